@@ -185,6 +185,13 @@ TEST_CASE("show prints everything in a manifest") {
   for (std::string part : {"step-00000010", "f32 [40, 50]", "bf16 [3]", "i64 []", "c0ffee", "digits 1797", "24",
                            "accuracy: 0.75", "4 tensors, 2004 elements, 8.0 kB"})
     CHECK_MESSAGE(has(text.out, part), part, " is not in ", text.out);
+  const auto chained = bench::add(here.path("chained"), 40, 40, [](manifest& content) {
+    content.earlier_programs_json =
+        R"([{"first_step":1,"last_step":6,"build_id":"deadbeef","configuration_digest":"0123456789abcdef01"}])";
+  });
+  text = here.troupe({"show", chained.string()});
+  CHECK(has(text.out, "before that    steps 1 to 6: build deadbeef, configuration 0123456789abcdef\n"));
+  CHECK(has(here.troupe({"diff", here.at(30).string(), chained.string()}).out, "deadbeef"));
   auto missing = here.troupe({"show", here.run().string(), "--step", "15"});
   CHECK(missing.code == 2);
   CHECK(has(missing.err, "the newest is step-00000030"));

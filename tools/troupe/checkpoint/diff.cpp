@@ -107,6 +107,7 @@ void compare_fields(const serialization::manifest& left, const serialization::ma
   number("global_batch", left.global_batch, right.global_batch);
   number("tree_version", left.tree_version, right.tree_version);
   other("program_build_id", left.program_build_id, right.program_build_id);
+  other("earlier_programs", left.earlier_programs_json, right.earlier_programs_json);
   other("configuration", left.configuration_json, right.configuration_json);
   other("data_fingerprint", left.data_fingerprint, right.data_fingerprint);
   other("numerics_fingerprint", left.numerics_fingerprint_json, right.numerics_fingerprint_json);

@@ -85,6 +85,20 @@ void print_map(const char* what, const std::map<std::string, std::string>& texts
   }
 }
 
+/// What computed the steps before the present program and configuration.
+void print_earlier_programs(const serialization::manifest& content) {
+  const auto programs = parsed(content.earlier_programs_json);
+  if (!programs.is_array())
+    return;
+  for (const auto& each : programs)
+    if (each.is_object())
+      print_line(
+          "before that",
+          printable(fmt::format("steps {} to {}: build {}, configuration {}", each.value("first_step", json{}).dump(),
+                                each.value("last_step", json{}).dump(), each.value("build_id", "?"),
+                                each.value("configuration_digest", "?").substr(0, 16))));
+}
+
 void print_tensors(const serialization::manifest& content) {
   auto rows = std::vector<std::vector<std::string>>{{"tensor", "size", "chunks", "dtype and shape"}};
   auto chunks = std::size_t{0};
@@ -115,6 +129,7 @@ void print(const serialization::checkpoint& stored, const std::string& sha256) {
   print_line("batch (B)", std::to_string(content.global_batch));
   print_line("sums", fmt::format("tree version {}", content.tree_version));
   print_line("program build", or_none(content.program_build_id));
+  print_earlier_programs(content);
   print_line("configuration", or_none(content.configuration_json));
   print_line("data", or_none(content.data_fingerprint));
   print_line("numerics", or_none(content.numerics_fingerprint_json));

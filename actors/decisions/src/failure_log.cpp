@@ -100,7 +100,8 @@ bool repeated_failures::ends_by_itself() const noexcept {
 }
 
 std::string repeated_failures::describe_own_ends() const {
-  const auto [first, last] = std::ranges::minmax(own_ends_);
+  const auto first = *std::ranges::min_element(own_ends_);
+  const auto last = *std::ranges::max_element(own_ends_);
   return fmt::format("{} attempts ended in {}", own_ends_.size(),
                      first == last ? fmt::format("step {}", last.value + 1)
                                    : fmt::format("steps {} to {}", first.value + 1, last.value + 1));

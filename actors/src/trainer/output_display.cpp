@@ -17,7 +17,7 @@ constexpr std::size_t most_waiting_bytes = 4'000'000;
 
 /// What a line takes while it waits.
 std::size_t size_of(const std::string& line) {
-  return line.size() + sizeof(line);
+  return line.size() + sizeof(std::string);
 }
 
 } // namespace

@@ -34,7 +34,7 @@ bool has(const std::string& text, std::string_view part) {
 /// A run's directory with checkpoints of four tensors, and the program to run on it.
 class bench {
  public:
-  explicit bench(std::vector<std::uint64_t> steps = {10, 20, 30}) {
+  explicit bench(const std::vector<std::uint64_t>& steps = {10, 20, 30}) {
     fs::create_directories(checkpoints());
     for (auto step : steps)
       add(run(), step, step);
@@ -259,7 +259,7 @@ TEST_CASE("diff measures differences and names tensors on one side only") {
   auto here = bench{{}};
   auto left = std::vector<float>{1, 2, 3, 4};
   auto right = std::vector<float>{1, 2, 3.5f, 4};
-  auto write = [&](const std::string& name, std::vector<float>& values, std::vector<tensor_spec> more) {
+  auto write = [&](const std::string& name, std::vector<float>& values, const std::vector<tensor_spec>& more) {
     auto views = std::vector<tensor_view>{{{"x", dtype::f32, {4}}, reinterpret_cast<std::byte*>(values.data())}};
     auto bytes = std::vector<std::byte>(64);
     for (const auto& spec : more)

@@ -54,9 +54,9 @@ std::string describe_range(const std::vector<run_summary::point>& points) {
   auto result = others == 0 ? std::string{} : fmt::format("; not finite in {} of {} steps", others, points.size());
   if (finite.empty())
     return result.substr(2);
-  const auto [least, most] = std::ranges::minmax(finite, {}, &run_summary::point::value);
-  return fmt::format("least {:.6g} (step {}), most {:.6g} (step {}){}", least.value, least.step, most.value, most.step,
-                     result);
+  const auto [least, most] = std::ranges::minmax_element(finite, {}, &run_summary::point::value);
+  return fmt::format("least {:.6g} (step {}), most {:.6g} (step {}){}", least->value, least->step, most->value,
+                     most->step, result);
 }
 
 void print(const run_summary& x, const std::vector<nlohmann::json>& events) {

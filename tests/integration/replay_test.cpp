@@ -172,8 +172,11 @@ TEST_CASE("a program that a debugger starts again repeats the same steps") {
     return;
   }
   here.train("run", 3);
-  // The second start trains on if it finds what the first has left: `flipped_bit` has 12 steps.
-  write_file(here.path("commands"), "set debuginfod enabled off\nset disable-randomization off\nrun\nrun\n");
+  const auto ledger_after = [&](const std::string& start) { return here.path("after-" + start); };
+  const auto copy = "shell cp " + (here.scratch() / "troupe-replay-*/runs/run/ledger.jsonl").string() + " ";
+  write_file(here.path("commands"), "set debuginfod enabled off\nset disable-randomization off\nrun\n" + copy +
+                                        ledger_after("first").string() + "\nrun\n" + copy +
+                                        ledger_after("second").string() + "\n");
   auto tool =
       here.start({program(TROUPE_TOOL), "replay", here.run_directory("run").string(), "--step", "11", "--debug"},
                  {{"TMPDIR", here.scratch().string()}}, here.path("commands"));
@@ -181,6 +184,14 @@ TEST_CASE("a program that a debugger starts again repeats the same steps") {
   INFO(tool.out() << tool.err());
   CHECK(status == exit_status{0, {}});
   CHECK(has(tool.out(), "steps 11 to 11 repeated: all digests equal"));
+  // Each has computed this step itself, and no other.
+  const auto first = read_lines(ledger_after("first"));
+  const auto second = read_lines(ledger_after("second"));
+  REQUIRE(first.size() == 1);
+  REQUIRE(second.size() == 1);
+  CHECK(first[0]["step"] == 11);
+  CHECK(second[0]["step"] == 11);
+  CHECK(first[0]["pid"] != second[0]["pid"]);
 }
 
 TEST_CASE("a replay that is ended leaves nothing behind") {

@@ -131,8 +131,7 @@ struct run_config {
   /// change when the run is resumed.
   std::uint64_t steps = 0;
   /// The run stops when it has done this step, as by `trainer::stop`, and at once if it had done it before; 0: it does
-  /// not. Unlike `steps`, nothing that the
-  /// training function can see depends on it.
+  /// not. Unlike `steps`, nothing that the training function can see depends on it.
   std::uint64_t stop_after = 0;
   std::uint64_t seed = 1;
   reduction_mode reduction = reduction_mode::exact;

@@ -561,6 +561,21 @@ TEST_CASE("a worker that a debugger holds is waited for, although others have th
   CHECK(kinds(run.on_workers_silent(1, {{{3}, "it is stopped"}}, start + 1010s)) == list{"fence"});
 }
 
+TEST_CASE("a group that is lost because a debugger holds a member counts as no failure, and any other does") {
+  const auto report = [] {
+    auto result = report_of(0);
+    result.reason = cut_off;
+    return result;
+  };
+  auto run = survivor(4, 2, {.max_failures = 0});
+  std::ignore = run.on_workers_silent(1, {{{3}, "its process is held by a debugger", silence_kind::debugged}}, start);
+  CHECK(kinds(run.on_report(report(), start + 1s)) == list{"abort group"});
+  CHECK(run.goes_on());
+  auto other = survivor(4, 2, {.max_failures = 0});
+  std::ignore = other.on_report(report(), start + 1s);
+  CHECK_FALSE(other.goes_on());
+}
+
 TEST_CASE("a worker that a debugger holds is replaced where the configuration says so") {
   auto run = survivor(4, 2, {.debugger = debugger_mode::replace});
   const auto held = std::vector<silent_worker>{{{3}, "its process is held by a debugger", silence_kind::debugged}};

@@ -223,6 +223,7 @@ run_directory::run_directory(run_directory&& other) noexcept
     : root_(std::move(other.root_)),
       lock_(std::exchange(other.lock_, -1)),
       metrics_(std::move(other.metrics_)),
+      times_(std::move(other.times_)),
       ledger_(std::move(other.ledger_)),
       events_(std::move(other.events_)),
       moved_aside_(std::move(other.moved_aside_)),
@@ -232,6 +233,7 @@ run_directory& run_directory::operator=(run_directory&& other) noexcept {
   std::swap(root_, other.root_);
   std::swap(lock_, other.lock_);
   std::swap(metrics_, other.metrics_);
+  std::swap(times_, other.times_);
   std::swap(ledger_, other.ledger_);
   std::swap(events_, other.events_);
   std::swap(moved_aside_, other.moved_aside_);
@@ -246,10 +248,9 @@ run_directory::~run_directory() {
 
 expected<metrics_history> run_directory::rewind(step_id step) {
   metrics_history result;
-  for (auto [file, name] : {std::pair{&metrics_, "metrics.jsonl"}, std::pair{&ledger_, "ledger.jsonl"}}) {
-    const auto path = root_ / name;
+  for (const auto& [file, path] : step_files()) {
     auto waiting = file->take_waiting();
-    const auto on_row = [&result, is_metrics = file == &metrics_](const nlohmann::json& row) {
+    const auto on_row = [&result, is_metrics = path.filename() == "metrics.jsonl"](const nlohmann::json& row) {
       if (is_metrics)
         add_row(result, row);
     };
@@ -284,8 +285,7 @@ expected<void> run_directory::write_result(const run_result& result) const {
 
 void run_directory::continue_files() {
   earlier_.emplace();
-  for (auto [file, name] : {std::pair{&metrics_, "metrics.jsonl"}, std::pair{&ledger_, "ledger.jsonl"}}) {
-    const auto path = root_ / name;
+  for (const auto& [file, path] : step_files()) {
     drop_torn_line(path);
     auto lines = std::istringstream{tail_of(path, most_repeated_bytes)};
     for (std::string line; std::getline(lines, line);)
@@ -330,9 +330,20 @@ expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t p
       line["names"] = std::move(names);
     add(ledger, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
-  auto first = metrics_.append(metrics);
-  auto second = ledger_.append(ledger);
-  return first ? second : first;
+  std::string times;
+  for (const auto& row : batch.times) {
+    const auto seconds = [](std::uint64_t microseconds) { return static_cast<double>(microseconds) / 1e6; };
+    const nlohmann::ordered_json line{{"step", row.last.value},       {"first_step", row.first.value},
+                                      {"rank", row.rank.value},       {"generation", row.generation.value},
+                                      {"steps", row.steps},           {"compute", seconds(row.compute_us)},
+                                      {"wait", seconds(row.wait_us)}, {"barrier", seconds(row.barrier_us)}};
+    add(times, line.dump());
+  }
+  auto result = metrics_.append(metrics);
+  for (auto& written : {times_.append(times), ledger_.append(ledger)})
+    if (result)
+      result = written;
+  return result;
 }
 
 expected<void> run_directory::append_event(std::chrono::system_clock::time_point when,
@@ -355,7 +366,7 @@ expected<void> run_directory::append_output(const worker_output& output) {
 }
 
 std::uint64_t run_directory::take_dropped() noexcept {
-  return metrics_.take_dropped() + ledger_.take_dropped() + events_.take_dropped();
+  return metrics_.take_dropped() + times_.take_dropped() + ledger_.take_dropped() + events_.take_dropped();
 }
 
 expected<void> compare_with_journal(const run_identity& now, const run_identity& then) {

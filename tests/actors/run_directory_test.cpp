@@ -41,6 +41,7 @@ metrics_batch batch_of(std::uint32_t rank, std::initializer_list<std::uint64_t> 
     result.rows.push_back(
         {{step}, step * 1'000'000, 1'795'689'600'250'000, {{"loss", 1.0 / static_cast<double>(step)}}});
     result.ledger.push_back({{step}, {1}, {rank, rank + 1}});
+    result.times.push_back({{rank}, {1}, {step}, {step}, 1, 1'500'000, 250'000, 125'000});
   }
   return result;
 }
@@ -252,7 +253,7 @@ TEST_CASE("rewinding that fails can be tried again, and loses nothing") {
     CHECK(there[i] == i + 1);
 }
 
-TEST_CASE("metrics and ledger are one line for each report") {
+TEST_CASE("metrics, ledger and times are one line for each row") {
   auto scratch = scratch_directory{};
   auto directory = run_directory::open(config_in(scratch.path()));
   REQUIRE(directory);
@@ -264,6 +265,9 @@ TEST_CASE("metrics and ledger are one line for each report") {
   auto ledger = read_file(directory->root() / "ledger.jsonl");
   CHECK(ledger.starts_with("{\"step\":4,\"generation\":1,\"rank\":1,\"pid\":4711,\"first_shard\":1,\"last_shard\":2,"
                            "\"samples_digest\":0}\n"));
+  auto times = read_file(directory->root() / "times.jsonl");
+  CHECK(times.starts_with("{\"step\":4,\"first_step\":4,\"rank\":1,\"generation\":1,\"steps\":1,\"compute\":1.5,"
+                          "\"wait\":0.25,\"barrier\":0.125}\n"));
 }
 
 TEST_CASE("a line of the ledger has the digests of the step, and the names of their pieces where they are told") {
@@ -310,9 +314,11 @@ TEST_CASE(
   REQUIRE(directory->rewind({2}));
   CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 1, 2});
   CHECK(steps_in(root / "ledger.jsonl") == steps{1, 2, 1, 2});
+  CHECK(steps_in(root / "times.jsonl") == steps{1, 2, 1, 2});
   CHECK(directory->append(batch_of(0, {3}), 1));
   CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 1, 2, 3});
   CHECK(steps_in(root / "ledger.jsonl") == steps{1, 2, 1, 2, 3});
+  CHECK(steps_in(root / "times.jsonl") == steps{1, 2, 1, 2, 3});
 }
 
 TEST_CASE("what is left of the metrics says which values there were, from which steps, and for how long it trained") {
@@ -478,6 +484,7 @@ TEST_CASE("another driver goes on with the files, and leaves out what is sent on
   REQUIRE(directory->append(batch_of(0, {2, 3, 4}), 100));
   CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 3, 4});
   CHECK(steps_in(root / "ledger.jsonl") == steps{1, 2, 3, 4});
+  CHECK(steps_in(root / "times.jsonl") == steps{1, 2, 3, 4});
   // Only the first of each may have been sent before.
   REQUIRE(directory->append(batch_of(0, {4}), 100));
   CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 3, 4, 4});

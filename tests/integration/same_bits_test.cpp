@@ -139,6 +139,10 @@ TEST_CASE("the ledger shows each shard of each step computed once, by ranks in t
     pids_of_rank[row["rank"]].insert(row["pid"].get<int>());
     pids.insert(row["pid"].get<int>());
   }
+  std::map<int, int> timed;
+  for (const auto& row : read_lines(here.run_directory("ledger") / "times.jsonl"))
+    timed[row["rank"]] += row["steps"].get<int>();
+  CHECK(timed == std::map{std::pair{0, 20}, std::pair{1, 20}, std::pair{2, 20}});
   CHECK(computed.size() == 20 * 8);
   for (const auto& [where, times] : computed)
     CHECK_MESSAGE(times == 1, "step " << where.first << ", shard " << where.second);

@@ -775,6 +775,38 @@ TEST_CASE("the ledger's digests are complete, differ from step to step, and are 
     CHECK(digests(workers) == alone);
 }
 
+TEST_CASE("the driver is told where the time of every rank's steps went") {
+  auto config = settings{};
+  config.workers = 3;
+  auto group = session_group{config};
+  constexpr auto pause = 2ms;
+  const auto finished = group.run([&](train_context& ctx) {
+    auto mine = model{ctx.seed()};
+    track(ctx, mine);
+    ctx.for_each_step(plan_with(24), [&](step& step) {
+      if (ctx.rank() == 1)
+        std::this_thread::sleep_for(pause);
+      ordinary_step(step, mine);
+    });
+  });
+  check_completed(finished, config.steps);
+  std::map<std::uint32_t, times_row> sums;
+  for (const auto& batch : group.driver().batches_)
+    for (const auto& row : batch.times) {
+      CHECK(row.rank == batch.rank);
+      CHECK(row.generation == this_generation);
+      auto& sum = sums[row.rank.value];
+      CHECK(row.first.value == sum.last.value + 1);
+      sum.last = row.last;
+      sum.steps += row.steps;
+      sum.compute_us += row.compute_us;
+    }
+  REQUIRE(sums.size() == config.workers);
+  for (const auto& [rank, sum] : sums)
+    CHECK(sum.steps == config.steps);
+  CHECK(sums[1].compute_us >= std::chrono::microseconds{pause}.count() * config.steps);
+}
+
 TEST_CASE("without a ledger none is sent") {
   auto config = settings{};
   auto group = session_group{config};

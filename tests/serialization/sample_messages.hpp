@@ -247,7 +247,8 @@ void for_each_message(Visitor visit) {
                                        {{{41}, {7}, {2, 4}, 77, {3, 2, {11, 12}, 13, R"({"pieces":[]})"}}},
                                        {{{8}, {42}, 62'500}},
                                        {{40}},
-                                       {{{41}, shard_id{5}, "loss", 0.125}}});
+                                       {{{41}, shard_id{5}, "loss", 0.125}},
+                                       {{{2}, {7}, {31}, {41}, 11, 9000, 700, 50}}});
   visit("worker_finished", sample_finished());
   visit("regroup_report", sample_report());
   visit("worker_position::without_state", worker_position::without_state{9});

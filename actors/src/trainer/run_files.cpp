@@ -352,7 +352,7 @@ class run_files_state : public orderly_end<run_files::base> {
 
   void tell_dropped() {
     if (const auto count = std::exchange(dropped_, 0); count > 0)
-      tell({true, fmt::format("{} lines of metrics.jsonl and ledger.jsonl are lost, because the disk did not take them",
+      tell({true, fmt::format("{} lines of metrics.jsonl, times.jsonl and ledger.jsonl are lost, because the disk did not take them",
                               count)});
   }
 
@@ -375,7 +375,7 @@ class run_files_state : public orderly_end<run_files::base> {
       append({std::chrono::system_clock::now(), event_of(result)});
       // What has waited for the disk has one more chance.
       if (auto done = directory_->append({}, 0); !done)
-        tell({true, "the last lines of metrics.jsonl or ledger.jsonl are lost: " + done.error().message});
+        tell({true, "the last lines of metrics.jsonl, times.jsonl or ledger.jsonl are lost: " + done.error().message});
       dropped_ += directory_->take_dropped();
       tell_dropped();
     }

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace troupe::serialization {
@@ -66,6 +67,15 @@ class tracked_state {
   /// Tracks a tensor that only `memory` can access, for example on a GPU (see <troupe/tensor_memory.hpp>). Restored
   /// before this returns. Throws `exception` as the other `track` does, and with the errors of `memory`.
   void track(std::string name, dtype type, std::vector<std::uint64_t> shape, std::shared_ptr<tensor_memory> memory);
+
+  /// `update` is called after each step's body, for what is tracked as a copy of something else. What it uses lives
+  /// until the training function returns.
+  void at_end_of_body(std::function<void()> update) { updates_.push_back(std::move(update)); }
+  /// Called by the runtime.
+  void end_body() const {
+    for (const auto& update : updates_)
+      update();
+  }
 
   /// Small values that are saved with the state and are part of its identity: an object. Restored before the training
   /// function begins.
@@ -135,6 +145,7 @@ class tracked_state {
   std::vector<tensor_view> tensors_;
   /// Of each tensor; null where it has `data`.
   std::vector<std::shared_ptr<tensor_memory>> memories_;
+  std::vector<std::function<void()>> updates_;
   nlohmann::json values_ = nlohmann::json::object();
   std::shared_ptr<const state_source> source_;
   load_options options_;

@@ -28,7 +28,7 @@ bool is_loss_of_staging(const error& reason) {
 
 void train_context::impl::for_each_step(runtime::loop_plan plan, const step_body& body) {
   if (plan.steps == 0)
-    plan.steps = begin_.settings.steps;
+    plan.steps = given_.begin.settings.steps;
   if (!members_.locked()->enter_loop()) {
     ended_.stopped = protocol().is_stopped();
     return;
@@ -152,9 +152,11 @@ void train_context::impl::stage(step_id step, const actors::stage_state& what) {
   how.joiners = group.joiners;
   how.step = step;
   how.deadline = std::chrono::milliseconds{settings().collective_timeout_ms};
-  how.given_up = [this, ended = exchange_ended{begin_.run, group.generation, group.number}] { driver_.end(ended); };
+  how.given_up = [this, ended = exchange_ended{given_.begin.run, group.generation, group.number}] {
+    driver_.end(ended);
+  };
   how.form = [this, group](std::stop_token cancelled) {
-    const auto network = runtime::data_plane_of(begin_, driver_.group_secret());
+    const auto network = runtime::data_plane_of(given_.begin, driver_.group_secret());
     return runtime::form_staging_group(network, group, std::move(cancelled), [this](const exchange_request& message) {
       return driver_.exchange_staging(message);
     });

@@ -26,7 +26,7 @@ bool metrics_pusher::dirty() const noexcept {
 
 bool metrics_pusher::has_pending() const noexcept {
   return !pending_.rows.empty() || !pending_.ledger.empty() || !pending_.pauses.empty() || !pending_.skipped.empty() ||
-         !pending_.not_finite.empty() ||
+         !pending_.not_finite.empty() || !pending_.times.empty() ||
          pending_.applied != (sealed_.empty() ? pushed_ : sealed_.back().content.applied) || pending_.dropped > 0;
 }
 
@@ -65,6 +65,15 @@ void metrics_pusher::record(not_finite_row row) {
   pending_.not_finite.push_back(std::move(row));
   ++changes_;
   wake();
+}
+
+void metrics_pusher::record(times_row row) {
+  auto lock = std::lock_guard{mutex_};
+  if (pending_.times.size() < limit_rows)
+    pending_.times.push_back(row);
+  else
+    ++pending_.dropped;
+  ++changes_;
 }
 
 void metrics_pusher::skipped(step_id step) {
@@ -108,7 +117,7 @@ void metrics_pusher::set_rank(rank_id rank) {
     sealed_.push_back({std::exchange(pending_, std::move(rest)), changes_});
     if (sealed_.size() > limit_sealed) {
       auto& lost = sealed_.front().content;
-      pending_.dropped += lost.rows.size() + lost.ledger.size() + lost.dropped;
+      pending_.dropped += lost.rows.size() + lost.ledger.size() + lost.times.size() + lost.dropped;
       pending_.pauses.insert(pending_.pauses.begin(), lost.pauses.begin(), lost.pauses.end());
       pending_.skipped.insert(pending_.skipped.begin(), lost.skipped.begin(), lost.skipped.end());
       pending_.not_finite.insert(pending_.not_finite.begin(), lost.not_finite.begin(), lost.not_finite.end());

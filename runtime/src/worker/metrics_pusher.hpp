@@ -25,6 +25,7 @@ class metrics_pusher {
   void record(ledger_row row);
   void record(pause_row row);
   void record(not_finite_row row);
+  void record(times_row row);
   /// A checkpoint that was due after this step was left out.
   void skipped(step_id step);
   /// The training thread has applied this step.

@@ -22,20 +22,17 @@ metrics_batch head_of(const begin_training& begin) {
 } // namespace
 
 train_context::impl::impl(begin_training begin, runtime::driver_client& driver, runtime::device_factories factories)
-    : begin_(std::move(begin)),
-      config_(nlohmann::json::parse(begin_.settings.configuration)),
-      options_(nlohmann::json::parse(begin_.settings.options)),
-      run_directory_(begin_.settings.directory),
+    : given_(std::move(begin)),
       driver_(driver),
-      pusher_(driver_, head_of(begin_)),
-      checkpoints_(begin_, driver_, state_, pusher_, activity_),
-      members_(begin_, driver_, state_, checkpoints_, pusher_, activity_, std::move(factories)),
+      pusher_(driver_, head_of(given_.begin)),
+      checkpoints_(given_.begin, driver_, state_, pusher_, activity_),
+      members_(given_.begin, driver_, state_, checkpoints_, pusher_, activity_, std::move(factories)),
       barrier_(members_, checkpoints_, commands_, state_),
-      evaluator_(begin_.settings, members_, activity_) {}
+      evaluator_(given_.begin.settings, members_, activity_) {}
 
 void train_context::impl::prepare() {
-  checkpoints_.choose_sync(begin_.place);
-  restored_step_ = begin_.resume.step;
+  checkpoints_.choose_sync(given_.begin.place);
+  restored_step_ = given_.begin.resume.step;
   // A joiner goes as far as its first loop by itself.
   if (!has_state())
     return;
@@ -46,8 +43,8 @@ void train_context::impl::prepare() {
 
 worker_finished train_context::impl::run(const std::function<void(train_context&)>& function) {
   worker_finished result;
-  result.run = begin_.run;
-  result.worker = begin_.worker;
+  result.run = given_.begin.run;
+  result.worker = given_.begin.worker;
   try {
     prepare();
     auto context = train_context{*this};
@@ -101,7 +98,7 @@ std::string train_context::impl::describe() {
 
 std::string train_context::impl::title() {
   const auto protocol = members_.locked();
-  return runtime::worker_name(protocol->rank(), protocol->committed(), begin_.settings.name);
+  return runtime::worker_name(protocol->rank(), protocol->committed(), given_.begin.settings.name);
 }
 
 void train_context::impl::heartbeat() noexcept {
@@ -119,7 +116,7 @@ void train_context::impl::report_step(step_id step, metric_map values) {
   };
   const auto since = micros_of(std::chrono::steady_clock::now() - started_);
   const auto wall = micros_of(std::chrono::system_clock::now().time_since_epoch());
-  pusher_.report({step, begin_.resume.run_time_us + since, wall, std::move(values)});
+  pusher_.report({step, given_.begin.resume.run_time_us + since, wall, std::move(values)});
 }
 
 void train_context::impl::agree_on(const step_plan& plan) {

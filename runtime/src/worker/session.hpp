@@ -59,14 +59,12 @@ class train_context::impl {
   [[nodiscard]] std::string describe();
   /// Rank, last committed step and run, in few letters: "r1 s120 digits".
   [[nodiscard]] std::string title();
-  /// Passes the title to what `on_title` has set: with each heartbeat and each step, one at a time.
+  /// Passes the title to what `on_title` has set: with each heartbeat and each step.
   void show_title() {
-    auto lock = std::lock_guard{title_mutex_};
-    if (show_title_)
-      show_title_(title());
+    title_.show([this] { return title(); });
   }
   /// Before training begins.
-  void on_title(std::function<void(const std::string&)> show) { show_title_ = std::move(show); }
+  void on_title(std::function<void(const std::string&)> show) { title_.set(std::move(show)); }
   /// Fills in generation, step and activity of the training thread.
   void beat(worker_beat& into) noexcept { members_.beat(into); }
   [[nodiscard]] bool stop_requested() const noexcept { return stop_requested_; }
@@ -88,11 +86,11 @@ class train_context::impl {
   }
 
   [[nodiscard]] const group_place& place() const noexcept { return protocol().place(); }
-  [[nodiscard]] const begin_training& begin() const noexcept { return begin_; }
-  [[nodiscard]] const run_settings& settings() const noexcept { return begin_.settings; }
-  [[nodiscard]] const nlohmann::json& config() const noexcept { return config_; }
-  [[nodiscard]] const nlohmann::json& options() const noexcept { return options_; }
-  [[nodiscard]] const std::filesystem::path& run_directory() const noexcept { return run_directory_; }
+  [[nodiscard]] const begin_training& begin() const noexcept { return given_.begin; }
+  [[nodiscard]] const run_settings& settings() const noexcept { return given_.begin.settings; }
+  [[nodiscard]] const nlohmann::json& config() const noexcept { return given_.config; }
+  [[nodiscard]] const nlohmann::json& options() const noexcept { return given_.options; }
+  [[nodiscard]] const std::filesystem::path& run_directory() const noexcept { return given_.run_directory; }
   [[nodiscard]] tracked_state& state() noexcept { return state_; }
   [[nodiscard]] step_id restored_step() const noexcept { return restored_step_; }
   /// What the gradient consists of, and what the frameworks' arithmetic depends on: for messages.
@@ -126,6 +124,7 @@ class train_context::impl {
   void report_step(step_id step, metric_map values);
   void record(ledger_row row) { pusher_.record(std::move(row)); }
   void record(const not_finite_row& row) { pusher_.record(row); }
+  void record(const times_row& row) { pusher_.record(row); }
 
  private:
   /// How the training function trains.
@@ -142,6 +141,36 @@ class train_context::impl {
   struct names {
     std::vector<gradient_tensor> gradient;
     std::string frameworks;
+  };
+
+  /// What the driver has sent.
+  struct given {
+    explicit given(begin_training message)
+        : begin(std::move(message)),
+          config(nlohmann::json::parse(begin.settings.configuration)),
+          options(nlohmann::json::parse(begin.settings.options)),
+          run_directory(begin.settings.directory) {}
+
+    begin_training begin;
+    nlohmann::json config;
+    nlohmann::json options;
+    std::filesystem::path run_directory;
+  };
+
+  /// Shows a title, one at a time. From any thread, but for `set`.
+  class process_title {
+   public:
+    void set(std::function<void(const std::string&)> show) { show_ = std::move(show); }
+    template <class MakeTitle>
+    void show(MakeTitle make) {
+      auto lock = std::lock_guard{mutex_};
+      if (show_)
+        show_(make());
+    }
+
+   private:
+    std::mutex mutex_;
+    std::function<void(const std::string&)> show_;
   };
 
   /// What became of the last loop.
@@ -175,10 +204,7 @@ class train_context::impl {
   // -- custom loops (custom_loop.cpp)
   void report_with_checkpoint(step_id step);
 
-  begin_training begin_;
-  nlohmann::json config_;
-  nlohmann::json options_;
-  std::filesystem::path run_directory_;
+  given given_;
   runtime::driver_client& driver_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   tracked_state state_;
@@ -195,8 +221,7 @@ class train_context::impl {
   std::optional<step_id> body_of_;
   names names_;
   loop_end ended_;
-  std::mutex title_mutex_;
-  std::function<void(const std::string&)> show_title_;
+  process_title title_;
 };
 
 } // namespace troupe

@@ -1,8 +1,7 @@
 #include "worker/step_driver.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
+#include <chrono>
 #include <fmt/format.h>
 #include <utility>
 
@@ -10,7 +9,12 @@ namespace troupe {
 
 namespace {
 
-constexpr std::uint64_t most_steps_between_checks = 1024;
+using clock = std::chrono::steady_clock;
+
+/// The driver gets at most 64 rows a second, but for one from each rank.
+clock::duration interval_of_times(std::size_t ranks) {
+  return std::chrono::milliseconds{1000 + ranks * 1000 / 64};
+}
 
 } // namespace
 
@@ -20,20 +24,23 @@ step_driver::step_driver(train_context::impl& session, const runtime::loop_plan&
       bucket_(plan),
       order_(plan.data.samples, plan.batch_samples, session.settings().shards, session.settings().seed),
       checker_(session.settings().verify_determinism, plan, bucket_, session.group()),
-      // A joiner's body was checked by the members.
-      checks_body_(session.has_state() || session.settings().check_every_step),
-      finite_(plan.metrics.size()) {
+      body_check_(session.settings().check_every_step ? runtime::body_check::frequency::each_step
+                                                      : runtime::body_check::frequency::sampled,
+                  session.has_state()),
+      finite_(plan.metrics) {
   if (session.settings().keep_ledger)
     digester_.emplace(plan, bucket_, session.gradient_tensors(), session.group());
 }
 
 step_driver::~step_driver() {
   session_.set_body({});
+  if (const auto row = timer_.take())
+    session_.record(*row);
   if (!exchange_ || !exchange_->is_under_way())
     return;
   // What was started uses this object's memory, and may wait for ranks that do not come any more.
   session_.group().give_up(
-      {errc::aborted, fmt::format("the training function left step {} while its gradient was being reduced", id_)});
+      {errc::aborted, fmt::format("the training function left step {} while its gradient was being reduced", at_.id)});
   exchange_->wait_until_idle();
 }
 
@@ -42,7 +49,7 @@ std::uint64_t step_driver::seed() const noexcept {
 }
 
 void step_driver::report(metric_map values) {
-  session_.report_step(id_, std::move(values));
+  session_.report_step(at_.id, std::move(values));
 }
 
 void step_driver::finish() {
@@ -50,84 +57,68 @@ void step_driver::finish() {
     throw exception{errc::user_error,
                     fmt::format("step.finish() before step.all_reduce() in step {}: decide by what is "
                                 "the same on every rank, which is known after it",
-                                id_)};
+                                at_.id)};
   finishes_run_ = true;
 }
 
-// -- metrics that are not finite --------------------------------------------------------------------------------------
-
 void step_driver::note_not_finite(shard_id shard, std::size_t metric, double value) {
-  auto& contributed = finite_[metric].contributed;
-  if (!contributed)
-    contributed = not_finite_row{id_, shard, plan_.metrics[metric], value};
-}
-
-/// Before others can end the run because of it. The first in a row of steps says it all.
-void step_driver::tell_not_finite() {
-  for (auto& each : finite_) {
-    const auto row = std::exchange(each.contributed, std::nullopt);
-    if (std::exchange(each.contributes_finite, !row) && row)
-      session_.record(*row);
-  }
+  finite_.note(at_.id, shard, metric, value);
 }
 
 /// The step is committed, and not applied. The mean is the same on every rank, and so is the decision.
 void step_driver::check_finite() {
-  auto text = std::string{};
-  for (std::size_t i = 0; i < finite_.size(); ++i) {
-    const auto mean = metric(i, plan_.metrics[i]);
-    const auto is_first = std::exchange(finite_[i].was_finite, std::isfinite(mean));
-    if (std::isfinite(mean))
-      continue;
-    // On a GPU nobody sees it come in.
-    if (is_first && plan_.on_gpu && session_.protocol().rank() == rank_id{})
-      session_.record(not_finite_row{id_, {}, plan_.metrics[i], mean});
-    text += fmt::format("{}{} is {}", text.empty() ? "" : ", ", plan_.metrics[i], mean);
-  }
-  if (!text.empty() && session_.settings().end_on_not_finite)
+  std::vector<double> means;
+  for (std::size_t i = 0; i < plan_.metrics.size(); ++i)
+    means.push_back(metric(i, plan_.metrics[i]));
+  const auto found = finite_.check(at_.id, means);
+  // What a GPU contributes is not looked at.
+  if (plan_.on_gpu && session_.protocol().rank() == rank_id{})
+    for (const auto& row : found.first)
+      session_.record(row);
+  if (!found.text.empty() && session_.settings().end_on_not_finite)
     throw exception{errc::invalid_argument,
                     fmt::format("in step {} the mean of {}: the run ends before it is applied, with "
                                 "the checkpoint before it (failure.not_finite). Look for the rank and "
                                 "shard in the warning; resume with a smaller learning rate as a new "
                                 "run from that checkpoint (load_checkpoint, --from)",
-                                id_, text)};
+                                at_.id, found.text)};
 }
 
 // -- a step of a member -----------------------------------------------------------------------------------------------
 
 void step_driver::run(step_id id, const step_body& body) {
-  id_ = id;
+  at_.id = id;
   mode_ = mode::member;
   do {
     while (!session_.begin_step(id))
       session_.regroup({});
     state_ = try_state::interrupted;
-    if (generation_ != session_.protocol().generation() && !adopt_generation())
+    if (at_.generation != session_.protocol().generation() && !adopt_generation())
       continue;
     try_body(body);
     // A handler of the user's for all exceptions may have kept the interruption to itself.
   } while (state_ == try_state::interrupted);
-  // Rarer and rarer, and for ever: what writes early from some step on is found at little cost.
-  ++steps_run_;
-  checks_body_ = session_.settings().check_every_step || std::has_single_bit(steps_run_ + 1) ||
-                 (steps_run_ + 1) % most_steps_between_checks == 0;
-  // What counts was computed in the generation of `range_`, even if another has begun since.
+  if (const auto row = timer_.end(id, at_.generation, at_.rank, clock::now()))
+    session_.record(*row);
+  body_check_.end_step();
+  // What counts was computed in the generation of `at_.range`, even if another has begun since.
   if (digester_)
-    session_.record(ledger_row{id, generation_, range_, samples_digest_,
-                               digester_->digest(id, *exchange_, session_.state(), rank_, ranks_)});
+    session_.record(ledger_row{id, at_.generation, at_.range, shards_.samples_digest,
+                               digester_->digest(id, *exchange_, session_.state(), at_.rank, at_.ranks)});
 }
 
 /// False if the next generation is formed instead: forming a device group may find a peer lost.
 bool step_driver::adopt_generation() {
   try {
-    generation_ = session_.protocol().generation();
-    range_ = session_.protocol().shards();
-    rank_ = session_.protocol().rank();
-    ranks_ = session_.protocol().ownership().size();
+    at_.generation = session_.protocol().generation();
+    at_.range = session_.protocol().shards();
+    at_.rank = session_.protocol().rank();
+    at_.ranks = session_.protocol().ownership().size();
+    timer_.set_interval(interval_of_times(at_.ranks));
     form_exchange();
     return true;
   } catch (const exception& x) {
-    generation_ = {};
+    at_.generation = {};
     if (!plan_.on_gpu || !session_.may_form_again(x.reason()))
       throw;
     session_.regroup(x.reason());
@@ -147,21 +138,21 @@ void step_driver::form_exchange() {
 
 void step_driver::try_body(const step_body& body) {
   finishes_run_ = false;
-  for (auto& each : finite_)
-    each.contributed.reset();
+  finite_.begin();
   const auto& protocol = session_.protocol();
-  checker_.begin(id_, session_.settings().shards, protocol.ownership(), protocol.rank());
-  next_shard_ = range_.first;
-  samples_digest_ = 0;
+  checker_.begin(at_.id, session_.settings().shards, protocol.ownership(), protocol.rank());
+  shards_.next = at_.range.first;
+  shards_.samples_digest = 0;
   state_ = try_state::computing;
-  digests_before_ = checks_body_ ? session_.state().digests() : std::vector<std::uint64_t>{};
-  ready_.assign(bucket_.parts().size(), 0);
-  exchange_->begin(range_);
+  timer_.begin(clock::now());
+  body_check_.begin(session_.state());
+  shards_.ready.assign(bucket_.parts().size(), 0);
+  exchange_->begin(at_.range);
   run_body(body);
 }
 
 void step_driver::run_body(const step_body& body) {
-  session_.set_body(id_);
+  session_.set_body(at_.id);
   try {
     body(*this);
   } catch (const step_interrupted&) {
@@ -172,27 +163,29 @@ void step_driver::run_body(const step_body& body) {
   if (state_ == try_state::computing && !session_.has_lost_members())
     throw exception{errc::user_error, fmt::format("the body of step {} returned without calling step.all_reduce(): "
                                                   "every rank has to, or the others wait for it",
-                                                  id_)};
+                                                  at_.id)};
+  if (state_ == try_state::reduced)
+    session_.state().end_body();
 }
 
 // -- a step that a joiner repeats -------------------------------------------------------------------------------------
 
 bool step_driver::repeat(step_id id, const step_body& body) {
-  id_ = id;
+  at_.id = id;
   finishes_run_ = false;
-  range_ = {};
+  at_.range = {};
   checker_.begin_without_check();
-  next_shard_ = 0;
+  shards_.next = 0;
   state_ = try_state::computing;
   mode_ = mode::joiner;
   // It may have had a place in a generation that was never formed.
-  generation_ = session_.protocol().generation();
+  at_.generation = session_.protocol().generation();
   run_body(body);
   return state_ == try_state::reduced && !session_.has_lost_members();
 }
 
 void step_driver::take_from_members() {
-  auto bytes = session_.gradient_of_members(id_);
+  auto bytes = session_.gradient_of_members(at_.id);
   if (!bytes) {
     state_ = try_state::interrupted;
     throw step_interrupted{};
@@ -201,14 +194,14 @@ void step_driver::take_from_members() {
   if (bytes->size() != size)
     throw exception{errc::mismatch,
                     fmt::format("the others have reduced {} bytes in step {}, this worker's plan has {}", bytes->size(),
-                                id_, size)};
-  repeated_.reserve(size);
-  std::ranges::copy(*bytes, repeated_.bytes().begin());
+                                at_.id, size)};
+  repeated_.host.reserve(size);
+  std::ranges::copy(*bytes, repeated_.host.bytes().begin());
   if (plan_.on_gpu) {
     auto& gpu = session_.group().gpu();
-    if (repeated_on_gpu_.size_bytes() < size)
-      repeated_on_gpu_ = value_or_throw(collectives::device_memory::make(gpu.device, size));
-    value_or_throw(gpu.copier->write(repeated_on_gpu_.bytes(), repeated_.bytes().first(size)));
+    if (repeated_.gpu.size_bytes() < size)
+      repeated_.gpu = value_or_throw(collectives::device_memory::make(gpu.device, size));
+    value_or_throw(gpu.copier->write(repeated_.gpu.bytes(), repeated_.host.bytes().first(size)));
   }
   state_ = try_state::reduced;
 }
@@ -218,7 +211,7 @@ void step_driver::take_from_members() {
 /// An evaluation in the body before `all_reduce` may have lost its group: what was computed so far is of another
 /// ownership.
 void step_driver::leave_if_regrouped() {
-  if (state_ == try_state::reduced || generation_ == session_.protocol().generation())
+  if (state_ == try_state::reduced || at_.generation == session_.protocol().generation())
     return;
   state_ = try_state::interrupted;
   throw step_interrupted{};
@@ -228,13 +221,13 @@ runtime::bucket_memory step_driver::open_own(shard_id id) {
   if (state_ == try_state::reduced)
     throw exception{
         errc::user_error,
-        fmt::format("the body of step {} computes a shard after all_reduce: contributions come before it", id_)};
-  if (id.value != next_shard_)
+        fmt::format("the body of step {} computes a shard after all_reduce: contributions come before it", at_.id)};
+  if (id.value != shards_.next)
     throw exception{
         errc::user_error,
-        fmt::format("the body of step {} takes shard {} when shard {} is due: go through step.shards() once", id_, id,
-                    next_shard_)};
-  ++next_shard_;
+        fmt::format("the body of step {} takes shard {} when shard {} is due: go through step.shards() once", at_.id,
+                    id, shards_.next)};
+  ++shards_.next;
   checker_.keep_first(*exchange_);
   auto bucket = exchange_->next(id);
   checker_.on_open(id, bucket);
@@ -243,26 +236,26 @@ runtime::bucket_memory step_driver::open_own(shard_id id) {
 
 /// The shard that this rank computes only to be compared.
 runtime::bucket_memory step_driver::open_again() {
-  if (state_ == try_state::reduced || checker_.has_computed_again() || next_shard_ != range_.last)
+  if (state_ == try_state::reduced || checker_.has_computed_again() || shards_.next != at_.range.last)
     throw exception{
         errc::user_error,
-        fmt::format("the body of step {} goes through step.shards() out of order: once, before all_reduce", id_)};
+        fmt::format("the body of step {} goes through step.shards() out of order: once, before all_reduce", at_.id)};
   checker_.keep_first(*exchange_);
   return checker_.open_again();
 }
 
 runtime::bucket_memory step_driver::open(basic_shard& target, std::uint32_t place) {
   leave_if_regrouped();
-  const auto is_own = place < range_.size();
-  const auto id = is_own ? shard_id{range_.first + place} : *checker_.again();
+  const auto is_own = place < at_.range.size();
+  const auto id = is_own ? shard_id{at_.range.first + place} : *checker_.again();
   auto bucket = is_own ? open_own(id) : open_again();
   session_.touch();
-  order_.samples_of(id_, id, samples_);
+  order_.samples_of(at_.id, id, shards_.samples);
   if (is_own && session_.settings().keep_ledger)
-    samples_digest_ = digest_of_samples(samples_digest_, samples_);
+    shards_.samples_digest = digest_of_samples(shards_.samples_digest, shards_.samples);
   target.driver_ = this;
   target.id_ = id;
-  target.samples_ = samples_;
+  target.samples_ = shards_.samples;
   return bucket;
 }
 
@@ -284,16 +277,16 @@ void step_driver::mark_ready(shard_id which, std::uint64_t first, std::uint64_t 
   if (end < first || end > plan_.gradient_elements || state_ == try_state::reduced)
     throw exception{errc::user_error, fmt::format("shard.mark_ready({}, {}) in step {}: the gradient has {} elements, "
                                                   "and is complete before all_reduce",
-                                                  first, count, id_, plan_.gradient_elements)};
+                                                  first, count, at_.id, plan_.gradient_elements)};
   const auto parts = bucket_.parts();
-  const auto is_last_shard = which.value + 1 == range_.last;
+  const auto is_last_shard = which.value + 1 == at_.range.last;
   // What is computed twice is compared before anything is reduced.
   if (!is_last_shard || parts.size() == 1 || checker_.is_due())
     return;
   for (std::size_t part = 0; part < parts.size(); ++part) {
     const auto from = std::max(first, parts[part].first / sizeof(float));
     const auto to = std::min(end, parts[part].last / sizeof(float));
-    ready_[part] += from < to ? to - from : 0;
+    shards_.ready[part] += from < to ? to - from : 0;
   }
   try {
     start_complete_parts();
@@ -307,25 +300,12 @@ void step_driver::mark_ready(shard_id which, std::uint64_t first, std::uint64_t 
 void step_driver::start_complete_parts() {
   while (exchange_->started() < bucket_.gradient_parts()) {
     const auto part = bucket_.part_at(exchange_->started());
-    if (ready_[part] < bucket_.gradient_elements(part))
+    if (shards_.ready[part] < bucket_.gradient_elements(part))
       return;
     if (exchange_->started() == 0)
-      check_untouched();
+      body_check_.check(at_.id, session_.state());
     exchange_->start(part);
   }
-}
-
-void step_driver::check_untouched() const {
-  if (digests_before_.empty())
-    return;
-  const auto& state = session_.state();
-  const auto now = state.digests();
-  for (std::size_t part = 0; part < now.size(); ++part)
-    if (part >= digests_before_.size() || now[part] != digests_before_[part])
-      throw exception{errc::user_error,
-                      fmt::format("the body of step {} wrote tracked state before all_reduce ({}): an interrupted try "
-                                  "could not be repeated. Write contributions first, and apply after all_reduce",
-                                  id_, state.name_of_part(part))};
 }
 
 // -- the reduction ----------------------------------------------------------------------------------------------------
@@ -336,19 +316,19 @@ double step_driver::metric(std::size_t index, std::string_view name) const {
   // The root has divided it.
   if (mode_ == mode::member)
     return exchange_->metrics()[index];
-  return reinterpret_cast<const double*>(repeated_.bytes().data() + bucket_.metrics_offset())[index];
+  return reinterpret_cast<const double*>(repeated_.host.bytes().data() + bucket_.metrics_offset())[index];
 }
 
 std::span<const float> step_driver::all_reduce() {
   commit_step();
-  const auto bucket = mode_ == mode::joiner ? std::span<const std::byte>{repeated_.bytes()}
+  const auto bucket = mode_ == mode::joiner ? std::span<const std::byte>{repeated_.host.bytes()}
                                             : std::get<std::span<const std::byte>>(exchange_->result());
   return {reinterpret_cast<const float*>(bucket.data()), plan_.gradient_elements};
 }
 
 device_span<const float> step_driver::all_reduce_on_gpu() {
   commit_step();
-  const auto bucket = mode_ == mode::joiner ? device_span<const std::byte>{repeated_on_gpu_.bytes()}
+  const auto bucket = mode_ == mode::joiner ? device_span<const std::byte>{repeated_.gpu.bytes()}
                                             : std::get<device_span<const std::byte>>(exchange_->result());
   return bucket.as<const float>().first(plan_.gradient_elements);
 }
@@ -357,20 +337,21 @@ device_span<const float> step_driver::all_reduce_on_gpu() {
 void step_driver::commit_step() {
   leave_if_regrouped();
   if (state_ == try_state::reduced)
-    throw exception{errc::user_error, fmt::format("step.all_reduce() was called twice in step {}", id_)};
-  if (next_shard_ != range_.last)
+    throw exception{errc::user_error, fmt::format("step.all_reduce() was called twice in step {}", at_.id)};
+  if (shards_.next != at_.range.last)
     throw exception{errc::user_error, fmt::format("the body of step {} computed {} of its {} shards before all_reduce: "
                                                   "go through all of step.shards()",
-                                                  id_, next_shard_ - range_.first, range_.size())};
+                                                  at_.id, shards_.next - at_.range.first, at_.range.size())};
   if (mode_ == mode::joiner)
     return take_from_members();
   if (checker_.again() && !checker_.has_computed_again())
     throw exception{errc::user_error, fmt::format("the body of step {} did not compute shard {} again before "
                                                   "all_reduce: go through all of step.shards()",
-                                                  id_, *checker_.again())};
+                                                  at_.id, *checker_.again())};
   checker_.keep_first(*exchange_);
-  check_untouched();
-  tell_not_finite();
+  body_check_.check(at_.id, session_.state());
+  for (const auto& row : finite_.take())
+    session_.record(row);
   try {
     reduce();
   } catch (const exception& x) {
@@ -383,20 +364,15 @@ void step_driver::commit_step() {
 
 /// Forms the next group. Returns if the step counts all the same; otherwise it is left, to be computed again.
 void step_driver::lose_group(error reason) {
-  if (!session_.is_loss_of_group(reason)) {
-    // Those who finish the run gather bytes, and nobody else does between two steps.
-    if (reason.code == errc::mismatch && reason.message.find("all_gather_bytes") != std::string::npos)
-      reason.message += fmt::format("; step.finish() was called on some ranks in step {}, and not on this one: the "
-                                    "decision has to be the same on all",
-                                    id_.value - 1);
+  if (!session_.is_loss_of_group(reason))
     throw exception{std::move(reason)};
-  }
   {
     const auto quiet = session_.quiet();
     exchange_->wait_until_idle();
   }
   session_.regroup(std::move(reason));
-  if (session_.protocol().committed() < id_) {
+  timer_.leave_out(clock::now());
+  if (session_.protocol().committed() < at_.id) {
     state_ = try_state::interrupted;
     throw step_interrupted{};
   }
@@ -405,30 +381,43 @@ void step_driver::lose_group(error reason) {
 /// On return the step is committed.
 void step_driver::reduce() {
   const auto scope = session_.in_collective();
+  timer_.enter(runtime::step_phase::wait, clock::now());
   checker_.compare(*exchange_, session_.gradient_tensors(), session_.frameworks());
-  if (plan_.on_gpu) {
+  finish_exchange();
+  timer_.enter(runtime::step_phase::barrier, clock::now());
+  session_.commit(at_.id);
+  timer_.enter(runtime::step_phase::compute, clock::now());
+  hand_to_joiners();
+}
+
+void step_driver::finish_exchange() {
+  try {
+    if (!plan_.on_gpu)
+      return exchange_->finish();
     while (exchange_->started() < bucket_.parts().size())
       exchange_->start(bucket_.part_at(exchange_->started()));
     const auto quiet = session_.quiet();
     exchange_->finish();
-  } else {
-    exchange_->finish();
+  } catch (const exception& x) {
+    if (x.reason().code != errc::mismatch)
+      throw;
+    throw exception{errc::mismatch, x.reason().message +
+                                        "; if step.finish() was called on some ranks only: the decision has to be the "
+                                        "same on all"};
   }
-  session_.commit(id_);
-  hand_to_joiners();
 }
 
 void step_driver::hand_to_joiners() {
   const auto reduced = exchange_->result();
   if (const auto* on_host = std::get_if<std::span<const std::byte>>(&reduced))
-    return session_.stager().push_gradient(id_, *on_host);
+    return session_.stager().push_gradient(at_.id, *on_host);
   if (!session_.stager().is_active() || session_.protocol().rank() != rank_id{})
     return;
   const auto& on_gpu = std::get<device_span<const std::byte>>(reduced);
-  repeated_.reserve(on_gpu.size());
-  const auto copy = repeated_.bytes().first(on_gpu.size());
+  repeated_.host.reserve(on_gpu.size());
+  const auto copy = repeated_.host.bytes().first(on_gpu.size());
   value_or_throw(session_.group().gpu().copier->read(on_gpu, copy));
-  session_.stager().push_gradient(id_, copy);
+  session_.stager().push_gradient(at_.id, copy);
 }
 
 } // namespace troupe

@@ -1,10 +1,13 @@
 #pragma once
 
+#include "worker/body_check.hpp"
+#include "worker/finite_watch.hpp"
 #include "worker/gradient_exchange.hpp"
 #include "worker/redundant_checker.hpp"
 #include "worker/session.hpp"
 #include "worker/step_bucket.hpp"
 #include "worker/step_digester.hpp"
+#include "worker/step_timer.hpp"
 
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/data_order.hpp>
@@ -44,11 +47,11 @@ class step_driver {
 
   // What steps, lists of shards and shards stand for.
   [[nodiscard]] const step_plan& plan() const noexcept { return plan_; }
-  [[nodiscard]] step_id id() const noexcept { return id_; }
+  [[nodiscard]] step_id id() const noexcept { return at_.id; }
   [[nodiscard]] const data_order& order() const noexcept { return order_; }
   [[nodiscard]] std::uint64_t seed() const noexcept;
   /// With the one that this rank computes only to be compared, which is the last.
-  [[nodiscard]] std::uint32_t shards() const noexcept { return range_.size() + (checker_.again() ? 1 : 0); }
+  [[nodiscard]] std::uint32_t shards() const noexcept { return at_.range.size() + (checker_.again() ? 1 : 0); }
   void open_shard(shard& target, std::uint32_t place);
   void open_shard(device_shard& target, std::uint32_t place);
   void mark_ready(shard_id which, std::uint64_t first, std::uint64_t count);
@@ -87,12 +90,11 @@ class step_driver {
   void leave_if_regrouped();
   void lose_group(error reason);
   void reduce();
+  void finish_exchange();
   void start_complete_parts();
   [[nodiscard]] runtime::bucket_memory open(basic_shard& target, std::uint32_t place);
   [[nodiscard]] runtime::bucket_memory open_own(shard_id id);
   [[nodiscard]] runtime::bucket_memory open_again();
-  void check_untouched() const;
-  void tell_not_finite();
   void check_finite();
 
   train_context::impl& session_;
@@ -102,40 +104,40 @@ class step_driver {
   runtime::redundant_checker checker_;
   /// With `keep_ledger`.
   std::optional<runtime::step_digester> digester_;
-  /// Of `generation_`; none at first.
+  runtime::step_timer timer_;
+  /// Of `at_.generation`; none at first.
   std::unique_ptr<runtime::gradient_exchange> exchange_;
-  step_id id_;
-  generation_id generation_;
-  shard_range range_;
-  /// This worker's rank in `generation_`, and how many there are.
-  rank_id rank_;
-  std::size_t ranks_ = 1;
-  std::uint32_t next_shard_ = 0;
+  /// The present step, and this worker's place in the generation that computes it.
+  struct step_place {
+    step_id id;
+    generation_id generation;
+    shard_range range;
+    rank_id rank;
+    std::size_t ranks = 1;
+  };
+  step_place at_;
   try_state state_ = try_state::computing;
   mode mode_ = mode::member;
-  /// Of the last shard, the elements that are ready, by part.
-  std::vector<std::uint64_t> ready_;
-  std::vector<std::uint64_t> samples_;
-  /// Of the samples that the shards of this try were given, for the ledger.
-  std::uint64_t samples_digest_ = 0;
-  /// Of the parts of the tracked state when the step began, while the body is checked; empty otherwise.
-  std::vector<std::uint64_t> digests_before_;
-  bool checks_body_;
-  /// By this driver.
-  std::uint64_t steps_run_ = 0;
-  bool finishes_run_ = false;
-  /// By metric.
-  struct finite_check {
-    /// What this rank has contributed to the present step, if it is not finite.
-    std::optional<not_finite_row> contributed;
-    /// Whether what it contributed to the step before was finite, and the mean of that step.
-    bool contributes_finite = true;
-    bool was_finite = true;
+  /// What this worker has contributed to the present try.
+  struct contributions {
+    std::uint32_t next = 0;
+    /// Of the last shard, the elements that are ready, by part.
+    std::vector<std::uint64_t> ready;
+    /// Of the open shard.
+    std::vector<std::uint64_t> samples;
+    /// Of the samples that all shards were given, for the ledger.
+    std::uint64_t samples_digest = 0;
   };
-  std::vector<finite_check> finite_;
-  /// What the members reduced, while their steps are repeated; and on the GPU, where the plan is.
-  collectives::aligned_buffer repeated_{*std::pmr::new_delete_resource()};
-  collectives::device_memory repeated_on_gpu_;
+  contributions shards_;
+  runtime::body_check body_check_;
+  bool finishes_run_ = false;
+  runtime::finite_watch finite_;
+  /// What the members reduced, while a joiner repeats their steps; and on the GPU, where the plan is.
+  struct repeated_gradient {
+    collectives::aligned_buffer host{*std::pmr::new_delete_resource()};
+    collectives::device_memory gpu;
+  };
+  repeated_gradient repeated_;
 };
 
 } // namespace troupe

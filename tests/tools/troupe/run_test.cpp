@@ -72,7 +72,7 @@ TEST_CASE("a summary has causes of failures, rank 0's metrics, and what pauses a
                                  {{"event", "generation"}, {"generation", 2}, {"steps_redone", 2}},
                                  {{"event", "pause"}, {"generation", 2}, {"rank", 0}, {"seconds", 1.0}},
                                  {{"event", "pause"}, {"generation", 2}, {"rank", 2}, {"seconds", 2.0}}};
-  const auto x = summarize(metrics, events);
+  const auto x = summarize({metrics, events, {}});
   REQUIRE(x.failures.size() == 1);
   CHECK(x.failures[0]["cause"] == "killed");
   CHECK(x.consequences == 1);
@@ -83,7 +83,30 @@ TEST_CASE("a summary has causes of failures, rank 0's metrics, and what pauses a
   CHECK(x.seconds_paused == doctest::Approx(2.0));
   CHECK(x.seconds_redone == doctest::Approx(1.6));
   CHECK(x.goodput() == doctest::Approx(0.64));
-  CHECK(summarize({}, {}).goodput() == 1);
+  CHECK(summarize({}).goodput() == 1);
+  // The second process of the run counts its generations anew.
+  auto more = events;
+  more.push_back({{"event", "started"}});
+  more.push_back({{"event", "pause"}, {"generation", 2}, {"rank", 0}, {"seconds", 0.5}});
+  CHECK(summarize({metrics, more, {}}).seconds_paused == doctest::Approx(2.5));
+}
+
+TEST_CASE("a summary adds up where the time of each rank's steps went, and names the rank that others wait for") {
+  const std::vector<json> times{
+      {{"step", 8}, {"rank", 0}, {"steps", 8}, {"compute", 0.5}, {"wait", 0.25}, {"barrier", 0.125}},
+      {{"step", 8}, {"rank", 1}, {"steps", 8}, {"compute", 0.75}, {"wait", 0.0}, {"barrier", 0.125}},
+      {{"step", 16}, {"rank", 1}, {"steps", 8}, {"compute", 0.75}, {"wait", 0.0}, {"barrier", 0.125}}};
+  auto x = summarize({{}, {}, times}).times;
+  REQUIRE(x.size() == 2);
+  CHECK(x.at(0).wait == 0.25);
+  CHECK(x.at(1).steps == 16);
+  CHECK(x.at(1).compute == 1.5);
+  CHECK(x.at(1).barrier == 0.25);
+  CHECK(describe_slowest(x) == "rank 1 computes 1.50 times as long as the median rank: the others wait for it");
+  x[1].compute = 1.0;
+  CHECK(describe_slowest(x).empty());
+  x.erase(1);
+  CHECK(describe_slowest(x).empty());
 }
 
 TEST_CASE("a curve shows highest and lowest, and what is not finite") {

@@ -34,11 +34,19 @@ nlohmann::json to_json(const run_summary& x) {
   auto paused = nlohmann::json::array();
   for (const auto& [rank, pauses] : x.paused)
     paused.push_back({{"rank", rank}, {"pauses", pauses.count}, {"seconds", pauses.seconds}});
+  auto times = nlohmann::json::array();
+  for (const auto& [rank, each] : x.times)
+    times.push_back({{"rank", rank},
+                     {"steps", each.steps},
+                     {"compute", each.compute},
+                     {"wait", each.wait},
+                     {"barrier", each.barrier}});
   return {{"failures", x.failures},
           {"consequences", x.consequences},
           {"metrics", std::move(metrics)},
           {"last_step", x.last_step},
           {"paused", std::move(paused)},
+          {"times", std::move(times)},
           {"goodput",
            {{"part", x.goodput()},
             {"seconds", x.seconds},
@@ -59,6 +67,20 @@ std::string describe_range(const std::vector<run_summary::point>& points) {
                      most->step, result);
 }
 
+void print_times(const std::map<std::uint64_t, run_summary::step_times>& times) {
+  if (times.empty())
+    return;
+  fmt::print("\nmilliseconds per step     compute       wait    barrier\n");
+  for (const auto& [rank, each] : times) {
+    const auto per_step = [steps = each.steps](double seconds) { return 1000 * seconds / static_cast<double>(steps); };
+    if (each.steps > 0)
+      fmt::print("  {:<20} {:>10.3f} {:>10.3f} {:>10.3f}\n", fmt::format("rank {}, {} steps", rank, each.steps),
+                 per_step(each.compute), per_step(each.wait), per_step(each.barrier));
+  }
+  if (const auto slowest = describe_slowest(times); !slowest.empty())
+    fmt::print("{}\n", slowest);
+}
+
 void print(const run_summary& x, const std::vector<nlohmann::json>& events) {
   if (x.failures.empty())
     fmt::print("no failures\n");
@@ -75,6 +97,7 @@ void print(const run_summary& x, const std::vector<nlohmann::json>& events) {
              100 * x.goodput(), x.seconds, x.seconds_paused, x.seconds_redone, x.steps_redone);
   for (const auto& [rank, pauses] : x.paused)
     fmt::print("  rank {} paused {} times, {:.2f} s\n", rank, pauses.count, pauses.seconds);
+  print_times(x.times);
   fmt::print("\ntimeline\n");
   for (const auto& each : events)
     fmt::print("{}\n", describe_event(each));
@@ -82,9 +105,9 @@ void print(const run_summary& x, const std::vector<nlohmann::json>& events) {
 
 expected<int> show_or_fail(const show_run_arguments& given) {
   TROUPE_TRY(const auto run, read_run_json(given.run));
-  const auto metrics = read_rows(given.run / "metrics.jsonl");
-  const auto events = read_rows(given.run / "events.jsonl");
-  const auto summary = summarize(metrics, events);
+  const auto rows = run_rows{read_rows(given.run / "metrics.jsonl"), read_rows(given.run / "events.jsonl"),
+                             read_rows(given.run / "times.jsonl")};
+  const auto summary = summarize(rows);
   auto file = std::ifstream{given.run / "result.json"};
   const auto result = nlohmann::json::parse(file, nullptr, false);
   const auto status = result.is_object() ? result.value("status", std::string{"unknown"}) : std::string{"not ended"};
@@ -92,13 +115,13 @@ expected<int> show_or_fail(const show_run_arguments& given) {
     auto all = to_json(summary);
     all["name"] = run.value("name", std::string{});
     all["status"] = status;
-    all["timeline"] = events;
+    all["timeline"] = rows.events;
     fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return exit_good;
   }
   fmt::print("{}: {}, {} steps, {}\n\n", run.value("name", std::string{}), status, summary.last_step,
              given.run.string());
-  print(summary, events);
+  print(summary, rows.events);
   return exit_good;
 }
 

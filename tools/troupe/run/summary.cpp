@@ -29,21 +29,34 @@ void add_report(run_summary& to, const nlohmann::json& row) {
           {step, value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>()});
 }
 
+void add_times(run_summary& to, const nlohmann::json& row) {
+  auto& rank = to.times[row.value("rank", std::uint64_t{0})];
+  rank.steps += row.value("steps", std::uint64_t{0});
+  rank.compute += row.value("compute", 0.0);
+  rank.wait += row.value("wait", 0.0);
+  rank.barrier += row.value("barrier", 0.0);
+}
+
 } // namespace
 
 double run_summary::goodput() const noexcept {
   return seconds > 0 ? std::clamp(1 - (seconds_paused + seconds_redone) / seconds, 0.0, 1.0) : 1;
 }
 
-run_summary summarize(std::span<const nlohmann::json> metrics, std::span<const nlohmann::json> events) {
+run_summary summarize(const run_rows& rows) {
   run_summary result;
-  for (const auto& row : metrics)
+  for (const auto& row : rows.metrics)
     add_report(result, row);
-  // Ranks pause together, so the longest counts.
-  std::map<std::uint64_t, double> longest;
-  for (const auto& event : events) {
+  for (const auto& row : rows.times)
+    add_times(result, row);
+  // Ranks pause together, so the longest counts. Every process of the run counts its generations from 1.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, double> longest;
+  std::uint64_t starts = 0;
+  for (const auto& event : rows.events) {
     const auto kind = event.value("event", std::string{});
-    if (kind == "failure" && event.value("consequence", false)) {
+    if (kind == "started") {
+      ++starts;
+    } else if (kind == "failure" && event.value("consequence", false)) {
       ++result.consequences;
     } else if (kind == "failure") {
       result.failures.push_back(event);
@@ -52,7 +65,7 @@ run_summary summarize(std::span<const nlohmann::json> metrics, std::span<const n
       auto& rank = result.paused[event.value("rank", std::uint64_t{0})];
       ++rank.count;
       rank.seconds += seconds;
-      auto& generation = longest[event.value("generation", std::uint64_t{0})];
+      auto& generation = longest[{starts, event.value("generation", std::uint64_t{0})}];
       generation = std::max(generation, seconds);
     } else if (kind == "generation") {
       result.steps_redone += event.value("steps_redone", std::uint64_t{0});
@@ -65,6 +78,23 @@ run_summary summarize(std::span<const nlohmann::json> metrics, std::span<const n
                             static_cast<double>(result.steps_redone) /
                             static_cast<double>(result.last_step + result.steps_redone);
   return result;
+}
+
+std::string describe_slowest(const std::map<std::uint64_t, run_summary::step_times>& times) {
+  constexpr auto noticeable = 1.1;
+  std::vector<std::pair<double, std::uint64_t>> by_compute;
+  for (const auto& [rank, each] : times)
+    if (each.steps > 0)
+      by_compute.emplace_back(each.compute / static_cast<double>(each.steps), rank);
+  if (by_compute.size() < 2)
+    return {};
+  std::ranges::sort(by_compute);
+  const auto [most, rank] = by_compute.back();
+  const auto median = by_compute[(by_compute.size() - 1) / 2].first;
+  if (most < noticeable * median)
+    return {};
+  return fmt::format("rank {} computes {:.2f} times as long as the median rank: the others wait for it", rank,
+                     most / median);
 }
 
 std::string describe_event(const nlohmann::json& event) {

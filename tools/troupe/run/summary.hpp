@@ -21,6 +21,14 @@ struct run_summary {
     double seconds = 0;
   };
 
+  /// Where the time of a rank's steps went, in seconds of all these steps.
+  struct step_times {
+    std::uint64_t steps = 0;
+    double compute = 0;
+    double wait = 0;
+    double barrier = 0;
+  };
+
   /// Events of kind "failure" that are causes, in order.
   std::vector<nlohmann::json> failures;
   /// Those that are consequences of others.
@@ -30,6 +38,8 @@ struct run_summary {
   std::uint64_t last_step = 0;
   /// By rank: how long it made no progress while a group was formed.
   std::map<std::uint64_t, pauses> paused;
+  /// By rank.
+  std::map<std::uint64_t, step_times> times;
   /// Seconds of training, over all processes of the run; those in which no step was made, because a group was formed;
   /// and those for steps that were computed again.
   double seconds = 0;
@@ -41,8 +51,19 @@ struct run_summary {
   [[nodiscard]] double goodput() const noexcept;
 };
 
-/// Of the rows of `metrics.jsonl` and `events.jsonl`. Pure.
-[[nodiscard]] run_summary summarize(std::span<const nlohmann::json> metrics, std::span<const nlohmann::json> events);
+/// The rows of the files of these names.
+struct run_rows {
+  std::vector<nlohmann::json> metrics;
+  std::vector<nlohmann::json> events;
+  std::vector<nlohmann::json> times;
+};
+
+/// Pure.
+[[nodiscard]] run_summary summarize(const run_rows& rows);
+
+/// Names the rank that computes longest, if the others wait for it: "rank 3 computes 1.50 times as long as the median
+/// rank". Empty where they are within a tenth. Pure.
+[[nodiscard]] std::string describe_slowest(const std::map<std::uint64_t, run_summary::step_times>& times);
 
 /// One line for an event: time, kind and what it says.
 [[nodiscard]] std::string describe_event(const nlohmann::json& event);

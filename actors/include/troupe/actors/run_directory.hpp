@@ -14,6 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -41,6 +42,7 @@ struct metrics_history {
 ///       result.json     how it ended
 ///       metrics.jsonl   one line for each report of each rank
 ///       events.jsonl    what happened: one line for each start, failure, generation, pause, checkpoint and warning
+///       times.jsonl     where the time of each rank's steps went: about a line a second for each rank
 ///       ledger.jsonl    which process computed which shards (only with keep_ledger)
 ///       checkpoints/    step-00000100/ ...
 ///       logs/           worker-0.log ...
@@ -67,8 +69,8 @@ class run_directory {
   [[nodiscard]] const std::filesystem::path& root() const noexcept { return root_; }
   [[nodiscard]] std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
 
-  /// Forgets metrics and ledger lines after `step`: they will be written again. Begins the files anew for step 0.
-  /// Returns what the lines say that are left.
+  /// Forgets lines of metrics, times and ledger after `step`: they will be written again. Begins the files anew for
+  /// step 0. Returns what the lines say that are left.
   [[nodiscard]] expected<metrics_history> rewind(step_id step);
   /// What the lines up to `step` say, which all stay.
   [[nodiscard]] metrics_history history_until(step_id step) const;
@@ -80,8 +82,8 @@ class run_directory {
   /// of the next that each sends, what is there already is left out.
   void continue_files();
 
-  /// Appends to metrics.jsonl and ledger.jsonl. Lines that a full disk does not take are kept, up to a limit, and tried
-  /// again with the next. Fails with `errc::io_error` while there are any.
+  /// Appends to metrics.jsonl, times.jsonl and ledger.jsonl. Lines that a full disk does not take are kept, up to a
+  /// limit, and tried again with the next. Fails with `errc::io_error` while there are any.
   [[nodiscard]] expected<void> append(const metrics_batch& batch, std::uint32_t pid);
   /// Appends to events.jsonl, with the time in front. Fails as above.
   [[nodiscard]] expected<void> append_event(std::chrono::system_clock::time_point when,
@@ -89,15 +91,26 @@ class run_directory {
   /// Appends to the worker's log. What a full disk does not take is lost: fails with `errc::io_error`.
   [[nodiscard]] expected<void> append_output(const worker_output& output);
 
-  /// How many lines of metrics and ledger were dropped since this was asked last.
+  /// How many lines of these files were dropped since this was asked last.
   [[nodiscard]] std::uint64_t take_dropped() noexcept;
 
  private:
   run_directory() = default;
 
+  /// A file of lines that belong to steps.
+  struct step_file {
+    serialization::line_file* file;
+    std::filesystem::path path;
+  };
+  [[nodiscard]] std::array<step_file, 3> step_files() {
+    return {
+        {{&metrics_, root_ / "metrics.jsonl"}, {&times_, root_ / "times.jsonl"}, {&ledger_, root_ / "ledger.jsonl"}}};
+  }
+
   std::filesystem::path root_;
   int lock_ = -1;
   serialization::line_file metrics_{{}};
+  serialization::line_file times_{{}};
   serialization::line_file ledger_{{}};
   serialization::line_file events_{{}};
   std::filesystem::path moved_aside_;

@@ -16,7 +16,7 @@ namespace troupe {
 
 /// The version of all messages between processes. Increase it whenever one of them changes. Driver and node compare
 /// their versions first.
-inline constexpr std::uint32_t protocol_version = 6;
+inline constexpr std::uint32_t protocol_version = 7;
 
 /// Asks for a node's free resources. Sent by a trainer before placement; answered by `node_offer`. Fails with
 /// `errc::unsupported_version` if the node has another version of the protocol.

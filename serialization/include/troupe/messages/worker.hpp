@@ -124,6 +124,26 @@ struct pause_row {
 
 TROUPE_INSPECT(pause_row, generation, step, pause_us)
 
+/// Where the time of a rank's steps went. Tries of a step that came to nothing are left out.
+struct times_row {
+  rank_id rank;
+  generation_id generation;
+  step_id first;
+  step_id last;
+  /// How many of the steps from `first` to `last`: those that this rank was a member in.
+  std::uint64_t steps = 0;
+  /// In the body: data, contributions, application. Microseconds of all these steps.
+  std::uint64_t compute_us = 0;
+  /// From the last contribution to the reduced gradient.
+  std::uint64_t wait_us = 0;
+  /// Until all ranks had it.
+  std::uint64_t barrier_us = 0;
+
+  bool operator==(const times_row&) const = default;
+};
+
+TROUPE_INSPECT(times_row, rank, generation, first, last, steps, compute_us, wait_us, barrier_us)
+
 /// A rank's metric of a step that is NaN or infinite.
 struct not_finite_row {
   step_id step;
@@ -156,11 +176,13 @@ struct metrics_batch {
   std::vector<step_id> skipped;
   /// The first of each metric in a row of steps.
   std::vector<not_finite_row> not_finite;
+  std::vector<times_row> times;
 
   bool operator==(const metrics_batch&) const = default;
 };
 
-TROUPE_INSPECT(metrics_batch, run, worker, rank, number, applied, dropped, rows, ledger, pauses, skipped, not_finite)
+TROUPE_INSPECT(metrics_batch, run, worker, rank, number, applied, dropped, rows, ledger, pauses, skipped, not_finite,
+               times)
 
 /// The training function has returned or thrown. The worker stays until it is released.
 struct worker_finished {

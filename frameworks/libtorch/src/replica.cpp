@@ -1,5 +1,6 @@
 #include "gradient_layout.hpp"
 #include "gradient_watch.hpp"
+#include "optimizer_options.hpp"
 #include "optimizer_state.hpp"
 #include "tracked_tensor.hpp"
 
@@ -12,6 +13,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <fmt/format.h>
 #include <optional>
@@ -43,7 +45,7 @@ at::Tensor view_of(float* data, at::IntArrayRef sizes) {
 class replica::impl {
  public:
   impl(train_context& ctx, torch::nn::Module& model, torch::optim::Optimizer& optimizer, replica_options options)
-      : ctx_(ctx), optimizer_(optimizer), options_(std::move(options)) {
+      : ctx_(ctx), optimizer_(optimizer), optimizer_options_(optimizer), options_(std::move(options)) {
     if (!at::globalContext().deterministicAlgorithms())
       throw exception{errc::invalid_argument,
                       "LibTorch is not set up for equal bits: register its framework with the training function, as in "
@@ -57,14 +59,27 @@ class replica::impl {
 
   ~impl() { drop_gradients(); }
 
+  void schedule(torch::optim::LRScheduler& scheduler, std::uint64_t steps) {
+    if (applied_)
+      throw exception{errc::user_error,
+                      "replica.schedule was called after the first step: call it before for_each_step"};
+    if (steps == 0)
+      throw exception{errc::invalid_argument, "replica.schedule(scheduler, 0): a scheduler takes a step after every "
+                                              "1 or more steps of the optimizer"};
+    optimizer_options_.add(scheduler, steps);
+  }
+
   [[nodiscard]] std::uint64_t gradient_elements() const noexcept { return layout_.elements(); }
 
   void begin_step(const step& current) {
     for (auto& each : tracked_)
       each.check_place();
     // A joiner or a resumed run has a state that this replica did not compute.
-    if (!applied_ || current.number() != *applied_ + 1)
+    if (!is_loaded_for(current.number())) {
       load();
+      optimizer_options_.load(static_cast<std::uint64_t>(steps_.front()));
+      loaded_for_ = current.number();
+    }
   }
 
   void begin_shard(shard& current) {
@@ -103,10 +118,13 @@ class replica::impl {
     if (before_update)
       before_update();
     take_step(optimizer_, steps_.front() == 0);
+    optimizer_options_.on_step(static_cast<std::uint64_t>(steps_.front()) + 1);
     drop_gradients();
     update_buffers(mean);
     store();
     applied_ = current.number();
+    loaded_for_.reset();
+    is_applied_in_body_ = true;
   }
 
  private:
@@ -176,7 +194,27 @@ class replica::impl {
     steps_.resize(1 + counts_.size());
     store_counts();
     ctx_.state().track("optimizer/steps", steps_);
+    ctx_.state().track("optimizer/options", optimizer_options_.values(), optimizer_options_.shape());
+    optimizer_options_.on_tracked();
+    ctx_.state().at_end_of_body([this] { store_options(); });
     load();
+  }
+
+  /// Whether the state is what this replica computed, or what it has loaded for this step.
+  [[nodiscard]] bool is_loaded_for(std::uint64_t step) const {
+    return loaded_for_ == step || (applied_ && step == *applied_ + 1);
+  }
+
+  /// In a body without `apply` there is nothing to store.
+  void store_options() {
+    if (!std::exchange(is_applied_in_body_, false) || !optimizer_options_.store())
+      return;
+    if (ctx_.rank() == 0 && !std::exchange(has_warned_, true))
+      std::fprintf(stderr,
+                   "libtorch: an option of the optimizer, such as the learning rate, changed after replica.apply in "
+                   "step %llu. A scheduler that the program calls itself begins anew in a resumed run, whose bits then "
+                   "differ: pass it to replica.schedule, or set the learning rate by the step's number\n",
+                   static_cast<unsigned long long>(*applied_));
   }
 
   void name_gradient() {
@@ -267,6 +305,7 @@ class replica::impl {
 
   train_context& ctx_;
   torch::optim::Optimizer& optimizer_;
+  optimizer_options optimizer_options_;
   replica_options options_;
   gradient_layout layout_;
   std::vector<tracked_tensor> tracked_;
@@ -279,6 +318,10 @@ class replica::impl {
   shard* shard_ = nullptr;
   /// The last step that this replica applied.
   std::optional<std::uint64_t> applied_;
+  /// The step for which the state was loaded last.
+  std::optional<std::uint64_t> loaded_for_;
+  bool is_applied_in_body_ = false;
+  bool has_warned_ = false;
   /// A copy of the mean gradient, if `before_update` may change it.
   at::Tensor own_mean_;
 };
@@ -290,6 +333,10 @@ replica::replica(train_context& ctx, torch::nn::Module& model, torch::optim::Opt
 replica::~replica() = default;
 replica::replica(replica&&) noexcept = default;
 replica& replica::operator=(replica&&) noexcept = default;
+
+void replica::schedule(torch::optim::LRScheduler& scheduler, std::uint64_t steps) {
+  impl_->schedule(scheduler, steps);
+}
 
 std::uint64_t replica::gradient_elements() const noexcept {
   return impl_->gradient_elements();

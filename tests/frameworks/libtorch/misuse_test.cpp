@@ -24,6 +24,9 @@ TEST_CASE("anything that would make replicas differ is refused with what to do")
       {"moved", {{"options", {{"misuse", "moved"}}}}, "tensor 'hidden.weight' has been moved since it was tracked"},
       {"twice", {{"options", {{"misuse", "two backwards"}}}}, "set replica_options.overlap to false"},
       {"gradients", {{"options", {{"misuse", "new gradients"}}}}, "the gradient of 'output.bias' was replaced"},
+      {"no-steps", {{"options", {{"misuse", "no steps"}}}}, "takes a step after every 1 or more steps"},
+      {"late", {{"options", {{"misuse", "late schedule"}}}}, "replica.schedule was called after the first step"},
+      {"rate", {{"workers", 2}, {"options", {{"misuse", "rate of rank 1"}}}}, "tensor 'optimizer/options' on rank 1"},
       {"buffers", {{"options", {{"misuse", "buffers"}}}}, "norm.running_mean"}};
   for (const auto& each : cases) {
     auto [status, result, err] = here.run(each.name, each.wanted);

@@ -87,6 +87,14 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
   return std::make_unique<LBFGS>(std::move(parameters), LBFGSOptions{});
 }
 
+double rate_of(torch::optim::Optimizer& optimizer) {
+  return optimizer.param_groups()[0].options().get_lr();
+}
+
+void set_rate(torch::optim::Optimizer& optimizer, double rate) {
+  optimizer.param_groups()[0].options().set_lr(rate);
+}
+
 torch::Tensor loss_of(network& model, const torch::Tensor& images, const torch::Tensor& labels) {
   return torch::cross_entropy_loss(model.forward(images), labels, {}, torch::Reduction::Sum);
 }
@@ -223,11 +231,21 @@ void train(train_context& ctx) {
     model.to(torch::kDouble);
   network other{0};
   auto optimizer = make_optimizer(optimizer_name, misuse == "foreign" ? other.parameters() : model.parameters());
+  if (options.contains("rate"))
+    set_rate(*optimizer, options["rate"]);
   libtorch::replica_options replica_options;
   replica_options.overlap = options.value("overlap", true);
   if (misuse == "buffers")
     replica_options.reduced_buffers.clear();
   auto replica = libtorch::replica{ctx, model, *optimizer, replica_options};
+  auto scheduler = torch::optim::StepLR{*optimizer, 5, 0.5};
+  const auto scheduled = options.value("scheduled", "");
+  if (scheduled == "by replica")
+    replica.schedule(scheduler);
+  if (scheduled == "every third")
+    replica.schedule(scheduler, 3);
+  if (misuse == "no steps")
+    replica.schedule(scheduler, 0);
   if (misuse == "moved")
     model.hidden->weight.set_data(model.hidden->weight.clone());
 
@@ -239,6 +257,10 @@ void train(train_context& ctx) {
   ctx.for_each_step(plan, [&](step& step) {
     torch::Tensor images;
     torch::Tensor labels;
+    if (scheduled == "by number")
+      set_rate(*optimizer, 0.01 / static_cast<double>(step.number()));
+    if (misuse == "late schedule" && step.number() == 2)
+      replica.schedule(scheduler);
     for (auto& shard : replica.shards(step)) {
       const auto& batch = batches(step, shard);
       images = libtorch::tensor_of(batch, "image").clone();
@@ -256,10 +278,15 @@ void train(train_context& ctx) {
         std::raise(SIGKILL);
     }
     replica.apply(step, [&] { torch::nn::utils::clip_grad_norm_(model.parameters(), 0.5); });
+    if (scheduled == "by body")
+      scheduler.step();
+    if (misuse == "rate of rank 1" && ctx.rank() == 1 && step.number() == 3)
+      set_rate(*optimizer, 0.5);
     if (compared)
       compared->take_step(images, labels);
     // Random numbers drawn after a step are the same everywhere.
-    step.report({{"loss", step.mean_loss()}, {"drawn", torch::rand({1}).item<double>()}});
+    step.report(
+        {{"loss", step.mean_loss()}, {"drawn", torch::rand({1}).item<double>()}, {"rate", rate_of(*optimizer)}});
     // Waits until the lost worker is replaced.
     if (kill_at > 0 && step.number() > kill_at && options.value("await_joiner", false) && ctx.world_size() < 3)
       std::this_thread::sleep_for(std::chrono::milliseconds{200});

@@ -27,8 +27,9 @@ class Module;
 }
 
 namespace torch::optim {
+class LRScheduler;
 class Optimizer;
-}
+} // namespace torch::optim
 
 /// Trains models written in LibTorch. This header includes none of LibTorch's.
 namespace troupe::libtorch {
@@ -58,8 +59,9 @@ struct replica_options {
 
 /// This worker's copy of the module and optimizer that the run trains. Parameters, buffers and the optimizer's state
 /// are tracked: parameters and buffers under the names of a PyTorch `state_dict`, the optimizer's state as
-/// "optimizer/PARAMETER/STATE". Contiguous tensors in host memory are tracked in place; for others (on a GPU, channels
-/// last) a host copy is tracked and updated after each step.
+/// "optimizer/PARAMETER/STATE", and the numbers among its options as "optimizer/options". Contiguous tensors in host
+/// memory are tracked in place; for others (on a GPU, channels last) a host copy is tracked and updated after each
+/// step.
 ///
 ///     auto replica = troupe::libtorch::replica{ctx, *model, optimizer};
 ///     ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](troupe::step& step) {
@@ -84,6 +86,11 @@ class replica {
   replica(replica&&) noexcept;
   replica& operator=(replica&&) noexcept;
 
+  /// Has `apply` call `scheduler.step()` after every `steps` steps, and a resumed run and a joiner begin where it was:
+  /// a scheduler that the body calls begins anew there. Before the first step; the scheduler outlives the replica.
+  /// Throws `exception` with `errc::user_error` after the first step, and `errc::invalid_argument` if `steps` is 0.
+  void schedule(torch::optim::LRScheduler& scheduler, std::uint64_t steps = 1);
+
   /// For `step_plan::gradient_elements`: parameters, each padded to 64 bytes, and the buffers' changes.
   [[nodiscard]] std::uint64_t gradient_elements() const noexcept;
 
@@ -96,9 +103,10 @@ class replica {
   [[nodiscard]] shard_sequence shards(step& step);
 
   /// Reduces, lets the optimizer take a step with the mean gradient, the same on every rank, and updates buffers. In
-  /// `before_update` the parameters' `.grad` are the mean: clip them there, and set learning rates by the step's
-  /// number. Afterwards they are undefined, and generators are seeded by (seed, step). Throws as `step.all_reduce`
-  /// does.
+  /// `before_update` the parameters' `.grad` are the mean: clip them there. Learning rates that the body sets by the
+  /// step's number, and those of a scheduler (`schedule`), are the same in a resumed run. One that the program begins
+  /// with is the checkpoint's in a resumed run, unless the program has changed it. Afterwards they are undefined, and
+  /// generators are seeded by (seed, step). Throws as `step.all_reduce` does.
   void apply(step& step, const std::function<void()>& before_update = {});
 
  private:

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -40,7 +41,9 @@ class sine_table : public troupe::framework {
 
 int main(int argc, char** argv) {
   auto sines = std::make_shared<sine_table>(1024);
-  auto estimate = [sines](troupe::train_context& ctx) { // estimates the strength of the wave
+  // Every process of the program makes the table, so the closure may capture it: as a std::function, which allows that.
+  using body = std::function<void(troupe::train_context&)>;
+  auto estimate = body{[sines](troupe::train_context& ctx) { // estimates the strength of the wave
     std::vector<float> strength(1);
     ctx.state().track("strength", strength);
     troupe::step_plan plan;
@@ -59,7 +62,7 @@ int main(int argc, char** argv) {
       strength[0] -= 0.5f * step.all_reduce()[0];
       step.report({{"loss", step.mean_loss()}, {"strength", strength[0]}});
     });
-  };
+  }};
   auto train = troupe::function{"train", estimate, {sines}};
   auto app = troupe::app{argc, argv, {train}};
   auto trainer = troupe::trainer{app, train, {.scaling = {.num_workers = 2}, .run = {.name = "own_framework"}}};

@@ -100,7 +100,8 @@ void predict(train_context& ctx, const std::function<prediction_job(const predic
 } // namespace
 
 function prediction_function(std::string name, std::function<prediction_job(const prediction_request&)> make) {
-  return function{std::move(name), [make = std::move(make)](train_context& ctx) { predict(ctx, make); }};
+  auto body = [make = std::move(make)](train_context& ctx) { predict(ctx, make); };
+  return function{std::move(name), std::function<void(train_context&)>{std::move(body)}};
 }
 
 } // namespace troupe::inference

@@ -121,7 +121,8 @@ void train(train_context& ctx, const make_training_sets& make) {
 } // namespace
 
 function training_function(std::string name, make_training_sets make) {
-  return function{std::move(name), [make = std::move(make)](train_context& ctx) { train(ctx, make); }};
+  auto body = [make = std::move(make)](train_context& ctx) { train(ctx, make); };
+  return function{std::move(name), std::function<void(train_context&)>{std::move(body)}};
 }
 
 trainer make_trainer(const app& program, const function& train, const training_config& config) {

@@ -130,9 +130,10 @@ class xgboost_framework final : public framework {
 } // namespace
 
 function training_function(std::string name, make_training_sets make) {
-  return function{std::move(name),
-                  [make = std::move(make)](train_context& ctx) { train(ctx, make); },
-                  {std::make_shared<xgboost_framework>()}};
+  return function{
+      std::move(name),
+      std::function<void(train_context&)>{[make = std::move(make)](train_context& ctx) { train(ctx, make); }},
+      {std::make_shared<xgboost_framework>()}};
 }
 
 trainer make_trainer(const app& program, const function& train, const training_config& config) {

@@ -3,10 +3,12 @@
 #include <troupe/framework.hpp>
 #include <troupe/train_context.hpp>
 
+#include <concepts>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,19 @@ namespace troupe {
 ///     auto app = troupe::app{argc, argv, {train}};
 ///     auto trainer = troupe::trainer{app, train, {.scaling = {.num_workers = 4}}};
 struct function {
+  /// A closure must not capture: a worker is another process, whose variables have not been set as the driver's were.
+  template <class Body>
+  requires std::invocable<Body&, train_context&> &&
+      (!std::same_as<Body, std::function<void(train_context&)>>)explicit function(
+          std::string name, Body body, std::vector<std::shared_ptr<framework>> frameworks = {})
+      : function(std::move(name), std::function<void(train_context&)>{std::move(body)}, std::move(frameworks)) {
+    static_assert(!std::is_class_v<Body> || std::is_empty_v<Body>,
+                  "a training function must not capture variables: workers are other processes, which have them as "
+                  "they are where the process starts. Pass settings in trainer_config::config or options, and read "
+                  "them from ctx.config(). A closure whose variables are the same in every process of the program "
+                  "may be passed as a std::function");
+  }
+
   explicit function(std::string name, std::function<void(train_context&)> body,
                     std::vector<std::shared_ptr<framework>> frameworks = {})
       : name(std::move(name)), body(std::move(body)), frameworks(std::move(frameworks)) {}

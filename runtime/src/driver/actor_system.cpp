@@ -180,6 +180,7 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& c
 actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& train, trainer_config config,
                                     std::function<void(rank_id, const std::string&)> show_output,
                                     const std::filesystem::path& worker_path) {
+  runtime::obey_in_process_variable(config);
   runtime::name_run(config);
   auto program = worker_path.empty() ? value_or_throw(runtime::own_program())
                                      : value_or_throw(runtime::program_file::open(worker_path.string())).identity();

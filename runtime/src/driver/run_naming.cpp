@@ -4,12 +4,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <string_view>
 #include <system_error>
 
 namespace troupe::runtime {
@@ -30,28 +28,38 @@ std::vector<std::string> own_arguments() {
   return result;
 }
 
+namespace {
+
+std::string quoted(const std::string& word) {
+  if (!word.empty() && word.find_first_of(" \t\n'\"\\$`&|;<>()*?[]#~!{}") == std::string::npos)
+    return word;
+  // A quote cannot stand between quotes.
+  auto result = word;
+  for (auto at = result.find('\''); at != std::string::npos; at = result.find('\'', at + 4))
+    result.replace(at, 1, "'\\''");
+  return "'" + result + "'";
+}
+
+} // namespace
+
+void obey_in_process_variable(trainer_config& config) {
+  const auto* name = std::getenv(in_process_variable);
+  if (name == nullptr || (!config.run.name.empty() && config.run.name != name))
+    return;
+  config.run.name = name;
+  config.run.resume = resume_mode::automatic;
+  config.run.debug_rank.reset();
+  config.scaling.num_workers = 0;
+  config.cluster.nodes.clear();
+}
+
 std::string in_one_process(const std::vector<std::string>& arguments, const std::string& name) {
-  constexpr std::array<std::string_view, 4> replaced{"--workers", "--name", "--resume", "--nodes"};
   auto command = std::string{};
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const auto& word = arguments[i];
-    if (std::ranges::find(replaced, word) != replaced.end()) {
-      ++i;
-      continue;
-    }
-    if (std::ranges::any_of(replaced, [&](auto each) { return word.starts_with(std::string{each} + "="); }))
-      continue;
-    // A quote cannot stand between quotes.
-    auto quoted = word;
-    for (auto at = quoted.find('\''); at != std::string::npos; at = quoted.find('\'', at + 4))
-      quoted.replace(at, 1, "'\\''");
-    const auto is_plain = word.find_first_of(" \t\n'\"\\$`&|;<>()*?[]#~!{}") == std::string::npos && !word.empty();
-    command += is_plain ? word + " " : "'" + quoted + "' ";
-  }
-  return fmt::format(
-      "\nRepeat it in one process, under a debugger if you like (scaling.num_workers = 0): {}--workers 0 "
-      "--name {}",
-      command, name);
+  for (const auto& word : arguments)
+    command += " " + quoted(word);
+  const auto variable = fmt::format("{}={}", in_process_variable, quoted(name));
+  return fmt::format("\nRepeat it in one process:\n  {}{}\nor in a debugger:\n  {} gdb --args{}", variable, command,
+                     variable, command);
 }
 
 } // namespace troupe::runtime

@@ -66,6 +66,7 @@ class trainer::impl {
   run_result fit() {
     signal_ = 0;
     // Another attempt is one of the same run.
+    runtime::obey_in_process_variable(config_);
     runtime::name_run(config_);
     init_meta_objects();
     caf::actor_system_config system_config;

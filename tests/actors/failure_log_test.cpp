@@ -56,6 +56,8 @@ TEST_CASE("an exit says whether the process ended by itself, when, and with whic
   CHECK(who_ended(exit_with(1)) == ended_by::itself);
   CHECK(who_ended(exit_with(137)) == ended_by::outside);
   CHECK(who_ended(exit_with(143)) == ended_by::outside);
+  // It was killed because it hung.
+  CHECK(who_ended(exit_with(137), ended_by::itself) == ended_by::itself);
   CHECK(who_ended(exit_with(never_started)) == ended_by::outside);
   CHECK(who_ended(exit_with(137, true)) == ended_by::itself);
   auto who = worker_record{};

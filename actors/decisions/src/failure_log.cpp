@@ -34,10 +34,10 @@ failure_record describe_failure(const worker_record& who, generation_id generati
   return result;
 }
 
-ended_by who_ended(const worker_ended& message) {
+ended_by who_ended(const worker_ended& message, ended_by killed_by) {
   const auto status = message.exit_status;
   const auto is_killed = status == 128 + 9 || status == 128 + 15 || status == never_started;
-  return is_killed && !message.out_of_memory ? ended_by::outside : ended_by::itself;
+  return is_killed && !message.out_of_memory ? killed_by : ended_by::itself;
 }
 
 failure_record describe_exit(const worker_record& who, const worker_standing& before, generation_id generation,

@@ -101,7 +101,7 @@ run_actions run_coordinator::on_ended(const worker_ended& message) {
   silent_.forget_worker(message.worker);
   if (message.committed)
     attempt_.note_progress(*who, *message.committed);
-  const auto cause = who_ended(message);
+  const auto cause = who_ended(message, who->killed_by);
   const auto before = std::exchange(who->stands, standing::ended{cause});
   if (is<releasing>() || (is<failing>() && is_done(before))) {
     if (!attempt_.workers().all_members_have_ended())
@@ -317,6 +317,15 @@ run_actions run_coordinator::on_group_hang(const std::string& why) {
   if (again || !within_budget())
     return fail_run(std::move(what), again ? "no rank moves, as in the generation before" : why);
   return go_on_without(std::move(what), why);
+}
+
+run_actions run_coordinator::on_hang(worker_id worker, const std::string& why) {
+  auto* who = attempt_.workers().find(worker);
+  // Once one has returned, nobody else could do the rest.
+  if (who == nullptr || somebody_has_finished())
+    return {};
+  who->killed_by = ended_by::itself;
+  return {{fence_worker{worker, why}, why}};
 }
 
 run_actions run_coordinator::on_report(const regroup_report& report, time now) {

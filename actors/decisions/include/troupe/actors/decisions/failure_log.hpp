@@ -26,8 +26,9 @@ inline constexpr std::int32_t never_started = -1;
   return reason.code == errc::user_error || reason.code == errc::device_error;
 }
 
-/// Who ended the process. What took more memory than there is would do so again, although the kernel kills it.
-[[nodiscard]] ended_by who_ended(const worker_ended& message);
+/// Who ended the process; `killed_by` if it was killed. What took more memory than there is would do so again, although
+/// the kernel kills it.
+[[nodiscard]] ended_by who_ended(const worker_ended& message, ended_by killed_by = ended_by::outside);
 
 /// The process of `who`, which stood here, has ended in this generation: that is a failure.
 [[nodiscard]] failure_record describe_exit(const worker_record& who, const worker_standing& before,

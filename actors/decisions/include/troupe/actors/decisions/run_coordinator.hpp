@@ -149,6 +149,10 @@ class run_coordinator {
   /// All ranks have waited in collective operations, or for the driver, for too long: `why` says which and where.
   [[nodiscard]] run_actions on_group_hang(const std::string& why);
 
+  /// This worker makes no progress in the user's code, and the others wait for it: it is killed, and counts as one that
+  /// has ended by itself.
+  [[nodiscard]] run_actions on_hang(worker_id worker, const std::string& why);
+
   /// In the order in which they were reported. Those that ended the run are last, their cause first among them.
   [[nodiscard]] const std::vector<failure_record>& failures() const noexcept { return failures_.records(); }
   /// Empty until a training function has returned.

@@ -153,6 +153,8 @@ struct worker_record {
   step_id applied;
   /// The step after which it got the state, once it has been in a generation.
   std::optional<step_id> came_after;
+  /// Who ends it if it is killed: the worker itself once it is killed because it hangs.
+  ended_by killed_by = ended_by::outside;
 
   template <class Standing>
   [[nodiscard]] bool is() const noexcept {

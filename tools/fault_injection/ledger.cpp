@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <sys/stat.h>
 #include <utility>
 
 namespace troupe::chaos {
@@ -139,14 +140,27 @@ class accountant {
 
 } // namespace
 
+void number_generations(std::vector<ledger_entry>& entries, const std::vector<std::uint64_t>& starts) {
+  constexpr std::uint64_t most_of_process = 1'000'000;
+  for (auto& entry : entries) {
+    // A process removes the lines after the step from which it begins.
+    const auto last =
+        std::find_if(starts.rbegin(), starts.rend(), [&](std::uint64_t after) { return after < entry.step; });
+    const auto before = std::distance(last, starts.rend());
+    entry.generation += most_of_process * static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(before - 1, 0));
+  }
+}
+
 std::vector<ledger_entry> ledger_tail::read() {
   std::vector<ledger_entry> result;
-  auto code = std::error_code{};
-  auto size = std::filesystem::file_size(path_, code);
-  if (code)
+  struct stat file {};
+  if (::stat(path_.c_str(), &file) != 0)
     return result;
-  if (size < offset_)
+  const auto size = static_cast<std::uintmax_t>(file.st_size);
+  if (file.st_ino != inode_ || size < offset_) {
     offset_ = 0;
+    inode_ = file.st_ino;
+  }
   if (size == offset_)
     return result;
   auto in = std::ifstream{path_, std::ios::binary};
@@ -154,7 +168,19 @@ std::vector<ledger_entry> ledger_tail::read() {
   for (std::string line; std::getline(in, line) && !in.eof(); offset_ += line.size() + 1)
     if (auto entry = parse(line))
       result.push_back(*entry);
+  // A process's start is written before its lines.
+  read_starts();
+  number_generations(result, starts_);
   return result;
+}
+
+void ledger_tail::read_starts() {
+  auto in = std::ifstream{events_, std::ios::binary};
+  in.seekg(static_cast<std::streamoff>(events_offset_));
+  for (std::string line; std::getline(in, line) && !in.eof(); events_offset_ += line.size() + 1)
+    if (const auto event = nlohmann::json::parse(line, nullptr, false);
+        event.is_object() && event.value("event", "") == "started")
+      starts_.push_back(event.value("resumed_from_step", std::uint64_t{0}));
 }
 
 ledger_account account(const std::vector<ledger_entry>& entries, std::uint32_t shards, std::uint64_t steps,

@@ -23,18 +23,29 @@ struct ledger_entry {
   bool operator==(const ledger_entry&) const = default;
 };
 
-/// Reads a ledger while it is being written.
+/// Each process of a run counts its generations from 1. Adds a million for each process before the one that a line is
+/// from, so that later generations have higher numbers. `starts` has the steps after which they began, in order.
+void number_generations(std::vector<ledger_entry>& entries, const std::vector<std::uint64_t>& starts);
+
+/// Reads the ledger of a run while it is being written.
 class ledger_tail {
  public:
-  explicit ledger_tail(std::filesystem::path path) : path_(std::move(path)) {}
+  explicit ledger_tail(const std::filesystem::path& run_directory)
+      : path_(run_directory / "ledger.jsonl"), events_(run_directory / "events.jsonl") {}
 
-  /// Returns the lines added since the last call. A ledger that was truncated, as happens when a run is resumed, is
-  /// read again from its beginning.
+  /// Returns the lines added since the last call, with generations as `number_generations` numbers them. A ledger that
+  /// was written anew, as happens when a run is resumed, is read again from its beginning.
   [[nodiscard]] std::vector<ledger_entry> read();
 
  private:
+  void read_starts();
+
   std::filesystem::path path_;
   std::uintmax_t offset_ = 0;
+  std::uintmax_t inode_ = 0;
+  std::filesystem::path events_;
+  std::uintmax_t events_offset_ = 0;
+  std::vector<std::uint64_t> starts_;
 };
 
 /// The conclusions from a ledger.

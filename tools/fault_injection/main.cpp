@@ -252,7 +252,7 @@ class session {
     facts_.workers = options_.workers;
     facts_.result = read_json(run.run_directory() / "result.json");
     facts_.run = read_json(run.run_directory() / "run.json");
-    facts_.ledger = ledger_tail{run.run_directory() / "ledger.jsonl"}.read();
+    facts_.ledger = ledger_tail{run.run_directory()}.read();
     if (!report_.hung && report_.driver.code.value_or(1) != 0 &&
         !(facts_.result.is_object() && facts_.result.value("status", "") == "stopped"))
       std::printf("the driver's output:\n%s", run.driver_output().c_str());

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace troupe::chaos {
 
@@ -31,17 +32,23 @@ std::optional<clock::time_point> parse_time(const std::string& text) {
 } // namespace
 
 std::vector<double> pauses_outside(const std::filesystem::path& events, const std::vector<time_span>& spans) {
-  std::map<std::uint64_t, double> longest;
-  std::set<std::uint64_t> excluded;
+  // Each process of the run counts its generations from 1.
+  using numbered = std::pair<std::uint64_t, std::uint64_t>;
+  std::map<numbered, double> longest;
+  std::set<numbered> excluded;
+  std::uint64_t starts = 0;
   auto in = std::ifstream{events};
   for (std::string line; std::getline(in, line);) {
     const auto event = nlohmann::json::parse(line, nullptr, false);
-    if (!event.is_object() || event.value("event", "") != "pause")
+    if (!event.is_object())
+      continue;
+    starts += event.value("event", "") == "started" ? 1 : 0;
+    if (event.value("event", "") != "pause")
       continue;
     const auto end = parse_time(event.value("time", ""));
     if (!end)
       continue;
-    const auto generation = event.value("generation", std::uint64_t{0});
+    const auto generation = numbered{starts, event.value("generation", std::uint64_t{0})};
     const auto seconds = event.value("seconds", 0.0);
     const auto begin = *end - std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>{seconds});
     if (std::ranges::any_of(spans, [&](const time_span& x) { return x.begin < *end && begin < x.end; }))

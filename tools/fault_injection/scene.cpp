@@ -50,7 +50,7 @@ std::string state_of(const std::filesystem::path& process) {
 } // namespace
 
 scene::scene(scene_options options, std::vector<std::string>& skipped)
-    : options_(std::move(options)), ledger_(run_directory() / "ledger.jsonl") {
+    : options_(std::move(options)), ledger_(run_directory()) {
   std::string reason;
   if (options_.private_links && options_.nodes > 0) {
     network_ = private_network::make(options_.nodes, reason);

@@ -150,7 +150,7 @@ TEST_CASE("samples that occur twice are found") {
 TEST_CASE("a ledger is read while it is written, line by complete line, and again after it was truncated") {
   troupe::testing::scratch_directory here;
   auto path = here.path() / "ledger.jsonl";
-  auto tail = ledger_tail{path};
+  auto tail = ledger_tail{here.path()};
   CHECK(tail.read().empty());
   auto out = std::ofstream{path};
   out << R"({"step":1,"generation":1,"rank":0,"pid":10,"first_shard":0,"last_shard":8,"samples_digest":18446744073709551615})"
@@ -169,4 +169,38 @@ TEST_CASE("a ledger is read while it is written, line by complete line, and agai
       << "\n";
   out.flush();
   CHECK(tail.read() == std::vector<ledger_entry>{{1, 2, 11, 0, 8, ~std::uint64_t{0}}});
+}
+
+TEST_CASE(
+    "generations go on counting over the processes of a run, each of which begins after a step of the one before") {
+  troupe::testing::scratch_directory here;
+  const auto line = [](std::uint64_t step, int generation) {
+    return R"({"step":)" + std::to_string(step) + R"(,"generation":)" + std::to_string(generation) +
+           R"(,"rank":0,"pid":10,"first_shard":0,"last_shard":8,"samples_digest":1})" + "\n";
+  };
+  const auto path = here.path() / "ledger.jsonl";
+  const auto generations = [&](ledger_tail& tail) {
+    std::vector<std::uint64_t> result;
+    for (const auto& each : tail.read())
+      result.push_back(each.generation);
+    return result;
+  };
+  auto events = std::ofstream{here.path() / "events.jsonl"};
+  events << R"({"event":"started","resumed_from_step":0})"
+         << "\n"
+         << std::flush;
+  std::ofstream{path} << line(1, 1) << line(2, 3) << line(3, 3);
+  auto tail = ledger_tail{here.path()};
+  CHECK(generations(tail) == std::vector<std::uint64_t>{1, 3, 3});
+  // The run begins anew after step 2: the file is another one, as long as the one before.
+  std::ofstream{here.path() / "new"} << line(1, 1) << line(2, 3);
+  std::filesystem::rename(here.path() / "new", path);
+  CHECK(generations(tail) == std::vector<std::uint64_t>{1, 3});
+  events << R"({"event":"started","resumed_from_step":2})"
+         << "\n"
+         << std::flush;
+  std::ofstream{path, std::ios::app} << line(3, 1) << line(4, 2);
+  CHECK(generations(tail) == std::vector<std::uint64_t>{1'000'001, 1'000'002});
+  auto again = ledger_tail{here.path()};
+  CHECK(generations(again) == std::vector<std::uint64_t>{1, 3, 1'000'001, 1'000'002});
 }

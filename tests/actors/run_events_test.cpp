@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
+
 using namespace troupe;
 using namespace troupe::actors;
 
@@ -32,6 +34,9 @@ TEST_CASE("an event says what it cost, and why it was") {
   generation.reason = "worker 1 ended";
   CHECK((*event_of(generation))["steps_redone"] == 1);
   CHECK((*event_of(generation))["cause"] == "worker 1 ended");
+  CHECK(event_of(not_finite_row{{9}, shard_id{5}, "loss", std::numeric_limits<double>::infinity()}, {1}) ==
+        nlohmann::ordered_json{
+            {"event", "not_finite"}, {"metric", "loss"}, {"value", "inf"}, {"step", 9}, {"rank", 1}, {"shard", 5}});
   CHECK(event_of(pause_row{{2}, {9}, 62'500}, {1}) ==
         nlohmann::ordered_json{{"event", "pause"}, {"generation", 2}, {"rank", 1}, {"step", 9}, {"seconds", 0.0625}});
   run_result result;

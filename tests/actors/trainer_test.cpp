@@ -1096,6 +1096,12 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run that is paused goes on when it is resu
   CHECK(result.status == run_status::stopped);
   CHECK(result.failures.empty());
   CHECK(result.generations.size() == 1);
+  std::vector<std::string> requests;
+  auto in = std::ifstream{root() / "events.jsonl"};
+  for (std::string line; std::getline(in, line);)
+    if (const auto event = nlohmann::json::parse(line); event["event"] == "request")
+      requests.push_back(event["what"]);
+  CHECK(requests == std::vector<std::string>{"pause", "pause", "resume", "resume"});
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "before a run has begun it cannot be paused, and whoever asks is told") {

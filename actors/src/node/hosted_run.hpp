@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,12 @@ struct hosted_run {
   std::optional<std::vector<caf::typed_response_promise<void>>> ending = {};
 
   [[nodiscard]] bool has_ended() const { return ending && workers.is_settled(); }
+
+  /// Its workers whose end the driver does not know, with their last heartbeats.
+  [[nodiscard]] run_claimed claimed() const;
+  [[nodiscard]] std::set<worker_id> workers_starting() const;
+  /// One of its workers is not watched any more. Returns what the driver is told: with the reason, if it was killed.
+  [[nodiscard]] worker_ended take_end(worker_ended event);
 };
 
 } // namespace troupe::actors

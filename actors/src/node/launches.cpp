@@ -28,6 +28,13 @@ expected<std::vector<launch_request>> make_launches(const start_workers& request
   return result;
 }
 
+std::vector<std::string> names_of_devices(const node_config& config) {
+  auto result = config.devices;
+  while (result.size() < config.capacity.gpus)
+    result.push_back(fmt::to_string(result.size()));
+  return result;
+}
+
 std::string on_devices(const std::vector<std::string>& devices) {
   auto text = std::string{};
   for (const auto& each : devices)

@@ -21,9 +21,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <map>
 #include <optional>
-#include <set>
 #include <unistd.h>
 
 namespace troupe::actors {
@@ -45,7 +43,7 @@ constexpr auto kill_patience = 2s;
 class node_state : public orderly_end<node_interface::base> {
  public:
   node_state(caf::actor_config& cfg, node_config config, const launcher_factory& make_launcher)
-      : orderly_end(cfg), config_(std::move(config)), devices_(devices_of(config_)) {
+      : orderly_end(cfg), config_(std::move(config)), devices_(names_of_devices(config_)) {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     auto tell = [self](auto event) {
       if (auto strong = self.lock())
@@ -96,13 +94,6 @@ class node_state : public orderly_end<node_interface::base> {
     runs_.clear();
     if (draining_)
       draining_->answer();
-  }
-
-  static std::vector<std::string> devices_of(const node_config& config) {
-    auto result = config.devices;
-    while (result.size() < config.capacity.gpus)
-      result.push_back(std::to_string(result.size()));
-    return result;
   }
 
   void log(const std::string& line) const {
@@ -202,15 +193,7 @@ class node_state : public orderly_end<node_interface::base> {
     if (run == nullptr)
       return fail(unknown_run(request.run));
     TROUPE_TRY(have(*run, command, request.secret, request.claim));
-    run_claimed result{request.run, {}};
-    for (auto worker : run->workers.unreported()) {
-      auto& beat = result.workers.emplace_back();
-      beat.run = request.run;
-      beat.worker = worker;
-      if (const auto* last = run->watch.last_beat(worker))
-        beat = *last;
-    }
-    return result;
+    return run->claimed();
   }
 
   caf::result<run_claimed> claim(const claim_run& request) {
@@ -378,10 +361,7 @@ class node_state : public orderly_end<node_interface::base> {
 
   /// A process in uninterruptible sleep ends when the kernel lets it. Nobody waits for it, and it keeps its GPUs.
   void report_stuck_workers(hosted_run& run) {
-    std::set<worker_id> starting;
-    for (const auto& [worker, order] : run.starting)
-      starting.insert(worker);
-    const auto stuck = run.workers.take_stuck(clock::now(), kill_patience, starting);
+    const auto stuck = run.workers.take_stuck(clock::now(), kill_patience, run.workers_starting());
     for (auto worker : stuck) {
       const auto sample = launcher_->sample(run.what.run, worker);
       const auto state = sample ? describe_unkillable(*sample) : sample.error().message;
@@ -426,10 +406,7 @@ class node_state : public orderly_end<node_interface::base> {
   }
 
   void report_end(hosted_run& run, worker_ended event) {
-    run.watch.remove(event.worker);
-    run.followers.erase(event.worker);
-    if (const auto why = run.workers.why_killed(event.worker); !why.empty())
-      event.description = why + "; " + event.description;
+    event = run.take_end(std::move(event));
     log(fmt::format("worker {} of run {} ended: {}", event.worker, run.what.run_name, event.description));
     run.news.send(*this, std::move(event));
   }

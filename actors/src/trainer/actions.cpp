@@ -37,7 +37,7 @@ begin_training trainer_state::begin_message_for(worker_id worker) const {
 }
 
 void trainer_state::begin_all_workers() {
-  caf::anon_send(collectives_, generation_now());
+  caf::anon_send(actors_.collectives, generation_now());
   for (const auto& place : layout_.places()) {
     auto message = begin_message_for(place.worker);
     message.place =
@@ -97,8 +97,8 @@ void trainer_state::form(const form_generation& next) {
     return conclude_run(run_status::failed, std::move(laid_out.error()));
   // Before any worker hears of it. The coordinator may be further by now.
   const auto started = generation_started{record_.run(), next.record.generation, layout_.world_size()};
-  caf::anon_send(collectives_, started);
-  caf::anon_send(store_, started);
+  caf::anon_send(actors_.collectives, started);
+  caf::anon_send(actors_.store, started);
   for (auto& [worker, place] : layout_.member_places(next)) {
     place.place.part_stream = nodes_->part_address_for(*workers_.node_of(worker));
     record_.set_rank(worker, place.place.rank);
@@ -147,7 +147,7 @@ void trainer_state::accept(const run_plan& plan, generation_id generation) {
   set_plan(plan);
   // Parts reach the store by another way: it must know the metadata before any worker goes on. If the group is lost
   // meanwhile, the plans are sent again.
-  request(store_, caf::infinite, metadata_)
+  request(actors_.store, caf::infinite, metadata_)
       .then(
           [this, generation] {
             if (generation == coordinator_->generation())
@@ -161,14 +161,14 @@ void trainer_state::accept(const run_plan& plan, generation_id generation) {
 
 void trainer_state::end_waits_of(generation_id generation) {
   const auto next = generation_started{record_.run(), generation_id{generation.value + 1}, 0};
-  anon_send(collectives_, next);
-  anon_send(store_, next);
+  anon_send(actors_.collectives, next);
+  anon_send(actors_.store, next);
 }
 
 void trainer_state::act(actors::run_actions actions) {
   if (is_concluding())
     return;
-  for (auto& each : failure_events_.take_new(coordinator_->failures()))
+  for (auto& each : reported_.failures.take_new(coordinator_->failures()))
     record_event(std::move(each));
   if (!keeps_journal())
     return carry_out(actions);
@@ -232,7 +232,7 @@ void trainer_state::carry_out(const skip_loop& x, const std::string&) {
 }
 
 void trainer_state::carry_out(const end_staging& x, const std::string&) {
-  anon_send(collectives_, exchange_ended{record_.run(), x.generation, x.number});
+  anon_send(actors_.collectives, exchange_ended{record_.run(), x.generation, x.number});
 }
 
 void trainer_state::carry_out(const abort_generation& x, const std::string& why) {

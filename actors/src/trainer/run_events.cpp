@@ -1,5 +1,7 @@
 #include "trainer/run_events.hpp"
 
+#include <fmt/format.h>
+
 namespace troupe::actors {
 
 using json = nlohmann::ordered_json;
@@ -62,6 +64,17 @@ json event_of(const pause_row& x, rank_id rank) {
           {"rank", rank.value},
           {"step", x.step.value},
           {"seconds", static_cast<double>(x.pause_us) / 1e6}};
+}
+
+json event_of(const not_finite_row& x, rank_id rank) {
+  json result{{"event", "not_finite"},
+              {"metric", x.metric},
+              {"value", fmt::to_string(x.value)},
+              {"step", x.step.value},
+              {"rank", rank.value}};
+  if (x.shard)
+    result["shard"] = x.shard->value;
+  return result;
 }
 
 json event_of(const failure_record& x) {

@@ -22,6 +22,7 @@ namespace troupe::actors {
 [[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const run_notice& x);
 
 [[nodiscard]] nlohmann::ordered_json event_of(const pause_row& x, rank_id rank);
+[[nodiscard]] nlohmann::ordered_json event_of(const not_finite_row& x, rank_id rank);
 [[nodiscard]] nlohmann::ordered_json event_of(const failure_record& x);
 /// The run's end.
 [[nodiscard]] nlohmann::ordered_json event_of(const run_result& x);

@@ -37,7 +37,7 @@ void trainer_state::begin_with(std::vector<worker_place> places) {
   if (auto warning = layout_.uneven_shards(); !warning.empty())
     notify(true, std::move(warning));
   phase_ = trainer_phase::claiming{};
-  request(files_, caf::infinite, claim_directory{})
+  request(actors_.files, caf::infinite, claim_directory{})
       .then([this](claimed_directory& claimed) { begin_in(claimed); },
             [this](const caf::error& reason) { conclude_run(run_status::failed, from_caf(reason)); });
 }
@@ -46,14 +46,14 @@ void trainer_state::begin_in(claimed_directory& claimed) {
   record_.set_path(claimed.path);
   if (!claimed.state)
     return conclude_run(run_status::failed, std::move(claimed.state.error()));
-  store_ = claimed.store;
+  actors_.store = claimed.store;
   if (!is<trainer_phase::claiming>())
     return;
   if (!claimed.warning.empty())
     notify(true, std::move(claimed.warning));
   begin_from(std::move(*claimed.state));
   record_.set_earlier_time(state_.seconds);
-  collectives_ = spawn_collectives(system());
+  actors_.collectives = spawn_collectives(system());
   coordinator_.emplace(run_coordinator::settings{
       record_.run(), services_.build_id, layout_.places(), config_.run.allow_mixed_hosts, state_.resumed,
       services_.compare_numerics, config_.failure, wanted_workers_, state_.step, config_.run.start_timeout,
@@ -64,7 +64,7 @@ void trainer_state::begin_in(claimed_directory& claimed) {
 
 run_nodes::opening trainer_state::opening() const {
   const auto self = caf::actor_cast<run_control>(caf::actor_cast<trainer_interface>(ctrl()));
-  run_nodes::opening result{{}, self, collectives_, store_, files_};
+  run_nodes::opening result{{}, self, actors_.collectives, actors_.store, actors_.files};
   auto& request = result.request;
   request.run = record_.run();
   request.run_name = config_.run.name;
@@ -220,15 +220,15 @@ void trainer_state::restart(const std::string& why) {
   hangs_.clear();
   phase_ = trainer_phase::finding_state{};
   auto next = generation_started{record_.run(), coordinator_->generation(), 0};
-  anon_send(collectives_, next);
-  request(store_, caf::infinite, next)
+  anon_send(actors_.collectives, next);
+  request(actors_.store, caf::infinite, next)
       .then([this] { find_state_again(); }, [this](const caf::error&) { find_state_again(); });
 }
 
 void trainer_state::find_state_again() {
   if (!is<trainer_phase::finding_state>())
     return;
-  request(files_, caf::infinite, find_state{})
+  request(actors_.files, caf::infinite, find_state{})
       .then(
           [this](starting_state& state) {
             if (!is<trainer_phase::finding_state>())

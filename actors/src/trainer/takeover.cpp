@@ -37,7 +37,7 @@ bool trainer_state::keeps_journal() const {
 // -- taking over ------------------------------------------------------------------------------------------------------
 
 void trainer_state::look_for_run() {
-  request(files_, caf::infinite, take_over_directory{})
+  request(actors_.files, caf::infinite, take_over_directory{})
       .then(
           [this](directory_taken_over& found) {
             if (!is<trainer_phase::looking>())
@@ -60,7 +60,7 @@ void trainer_state::claim_workers(directory_taken_over& found) {
   record_.set_path(found.directory.path);
   authority_.secret = journal.secret;
   authority_.claim = journal.claim;
-  store_ = found.directory.store;
+  actors_.store = found.directory.store;
   state_ = std::move(*found.directory.state);
   if (!found.directory.warning.empty())
     notify(true, std::move(found.directory.warning));
@@ -125,9 +125,9 @@ void trainer_state::decide_takeover() {
 void trainer_state::begin_anew() {
   record_ = {run_id{serialization::random_hex(16)}, config_.run, clock::now()};
   authority_.secret = serialization::random_hex(32);
-  store_ = nullptr;
+  actors_.store = nullptr;
   phase_ = trainer_phase::looking{};
-  request(files_, caf::infinite, release_directory{record_.run(), authority_.secret})
+  request(actors_.files, caf::infinite, release_directory{record_.run(), authority_.secret})
       .then(
           [this] {
             if (!is<trainer_phase::looking>())
@@ -161,7 +161,7 @@ void trainer_state::take_over() {
   std::vector<worker_info> members;
   for (const auto& place : places)
     members.push_back(record_[place.worker]);
-  collectives_ = spawn_collectives(system());
+  actors_.collectives = spawn_collectives(system());
   coordinator_.emplace(run_coordinator::settings{record_.run(),
                                                  services_.build_id,
                                                  {},
@@ -183,7 +183,7 @@ void trainer_state::take_over() {
   metadata_.numerics = state.numerics;
   if (!state.plans.empty())
     set_plan(state.plans.back());
-  anon_send(store_, metadata_);
+  anon_send(actors_.store, metadata_);
   for (const auto& [node, living] : found.living)
     for (const auto& beat : living)
       coordinator_->on_applied(beat.worker, beat.committed);
@@ -256,7 +256,7 @@ void trainer_state::write_journal() {
     write_journal();
     carry_out_what_is_kept();
   };
-  request(files_, caf::infinite, actors::write_journal{journal_of(std::move(*state))})
+  request(actors_.files, caf::infinite, actors::write_journal{journal_of(std::move(*state))})
       .then(
           [this, go_on] {
             journal_.problem.clear();
@@ -281,7 +281,7 @@ void trainer_state::on_superseded() {
   // Before anybody is refused anything: the workers go on.
   nodes_->abandon();
   run_delayed(closing_time, [this] {
-    request(files_, caf::infinite, finish_run{record_.finish(clock::now()), true})
+    request(actors_.files, caf::infinite, finish_run{record_.finish(clock::now()), true})
         .then([this](finished_run& x) { deliver(x.result); }, [this](const caf::error&) { deliver(record_.result()); });
   });
 }

@@ -84,9 +84,9 @@ void trainer_state::let_go() {
   audience_.dismiss({errc::aborted, "the trainer was ended before its run"});
   nodes_.reset();
   workers_ = {};
-  send_exit(collectives_, caf::exit_reason::user_shutdown);
+  send_exit(actors_.collectives, caf::exit_reason::user_shutdown);
   // Whoever sees that the trainer has ended may take the run's directory.
-  end_and_await(system(), files_);
+  end_and_await(system(), actors_.files);
 }
 
 caf::result<run_result> trainer_state::fit() {
@@ -98,8 +98,8 @@ caf::result<run_result> trainer_state::fit() {
   layout_ = {config_.scaling, config_.run.transport};
   nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run(), authority_.claim);
   nodes_->roster().resize_run(wanted_workers_);
-  files_ = spawn_run_files(system(), {record_.run(), function_, config_, services_, authority_.secret,
-                                      caf::actor_cast<caf::weak_actor_ptr>(ctrl())});
+  actors_.files = spawn_run_files(system(), {record_.run(), function_, config_, services_, authority_.secret,
+                                             caf::actor_cast<caf::weak_actor_ptr>(ctrl())});
   phase_ = trainer_phase::looking{};
   if (auto valid = validate(config_); !valid) {
     conclude_run(run_status::failed, std::move(valid.error()));
@@ -111,8 +111,8 @@ caf::result<run_result> trainer_state::fit() {
 }
 
 void trainer_state::record_event(nlohmann::ordered_json what) {
-  if (files_)
-    anon_send(files_, append_event{std::chrono::system_clock::now(), std::move(what)});
+  if (actors_.files)
+    anon_send(actors_.files, append_event{std::chrono::system_clock::now(), std::move(what)});
 }
 
 void trainer_state::announce(std::string& last, std::string text) {
@@ -165,9 +165,8 @@ void trainer_state::deal_with(const hang_finding& finding) {
   ask_what_they_do(finding.at_fault);
   if (finding.what == hang_finding::action::regroup)
     return act(coordinator_->on_group_hang(finding.reason));
-  // Once one has returned, nobody else could do the rest.
-  if (!coordinator_->somebody_has_finished() && finding.what == hang_finding::action::replace && finding.at_fault)
-    fence(*finding.at_fault, finding.reason);
+  if (finding.what == hang_finding::action::replace && finding.at_fault)
+    act(coordinator_->on_hang(*finding.at_fault, finding.reason));
 }
 
 void trainer_state::ask_what_they_do(std::optional<worker_id> one) {
@@ -239,7 +238,10 @@ caf::result<void> trainer_state::take_metrics(const metrics_batch& batch) {
 
 void trainer_state::warn_not_finite(const metrics_batch& batch) {
   for (const auto& each : batch.not_finite)
-    if (not_finite_.insert(each.metric).second)
+    record_event(event_of(each, batch.rank));
+  // Once is enough for people.
+  for (const auto& each : batch.not_finite)
+    if (reported_.not_finite.insert(each.metric).second)
       notify(true, fmt::format("{} is {} in step {} on rank {}{}; {}", each.metric, each.value, each.step, batch.rank,
                                each.shard ? fmt::format(", from shard {}", *each.shard) : std::string{},
                                config_.failure.not_finite == not_finite_mode::end_run
@@ -250,7 +252,7 @@ void trainer_state::warn_not_finite(const metrics_batch& batch) {
 template <class Message>
 caf::result<void> trainer_state::hand_to_files(Message message) {
   auto promise = make_response_promise<void>();
-  request(files_, caf::infinite, std::move(message))
+  request(actors_.files, caf::infinite, std::move(message))
       .then([promise]() mutable { promise.deliver(); },
             // Then the run is over.
             [promise](const caf::error&) mutable { promise.deliver(); });
@@ -271,7 +273,7 @@ void trainer_state::ended(const worker_ended& message) {
   hangs_.remove(message.worker);
   const auto holders =
       std::ranges::count_if(layout_.places(), [this](const auto& x) { return workers_.living().contains(x.worker); });
-  anon_send(collectives_, worker_gone{record_.run(), message.worker, static_cast<std::uint32_t>(holders)});
+  anon_send(actors_.collectives, worker_gone{record_.run(), message.worker, static_cast<std::uint32_t>(holders)});
   const auto failures = coordinator_->failures().size();
   const auto actions = coordinator_->on_ended(message);
   // Its replacement is placed by what is known of its node.
@@ -351,7 +353,8 @@ caf::result<void> trainer_state::resize(const resize_request& request) {
     nodes_->roster().resize_run(wanted_workers_);
   if (!coordinator_ || is_concluding())
     return caf::unit;
-  auto granted = do_or_refuse(coordinator_->on_resize(request.workers));
+  auto granted =
+      do_or_refuse(coordinator_->on_resize(request.workers), fmt::format("have {} workers", request.workers));
   place_again();
   return granted;
 }
@@ -362,13 +365,15 @@ caf::result<void> trainer_state::grant(actors::run_actions (run_coordinator::*de
     notify(true, text);
     return to_caf({errc::invalid_argument, std::move(text)});
   }
-  return do_or_refuse(((*coordinator_).*decide)());
+  return do_or_refuse(((*coordinator_).*decide)(), what);
 }
 
-caf::result<void> trainer_state::do_or_refuse(actors::run_actions actions) {
+caf::result<void> trainer_state::do_or_refuse(actors::run_actions actions, std::string_view what) {
   auto refusal = std::optional<std::string>{};
   if (actions.size() == 1 && std::holds_alternative<warn>(actions.front().what))
     refusal = actions.front().why;
+  else
+    record_event({{"event", "request"}, {"what", what}});
   act(std::move(actions));
   if (refusal)
     return to_caf({errc::invalid_argument, std::move(*refusal)});
@@ -411,14 +416,14 @@ void trainer_state::conclude_run(run_status status, error reason) {
   workers_.fail_pending({errc::aborted, "the run is ending"});
   record_.conclude(status, std::move(reason));
   if (coordinator_) {
-    for (auto& each : failure_events_.take_new(coordinator_->failures()))
+    for (auto& each : reported_.failures.take_new(coordinator_->failures()))
       record_event(std::move(each));
     record_.note_exactness(coordinator_->exact_hosts());
     record_.set_final_state(coordinator_->failures(), coordinator_->state_sha256(), coordinator_->final_step());
     tell_if_nothing_was_left();
   }
   nodes_->end_run([this] {
-    request(files_, caf::infinite, finish_run{record_.finish(clock::now())})
+    request(actors_.files, caf::infinite, finish_run{record_.finish(clock::now())})
         .then(
             [this](finished_run& x) {
               if (x.write_error.code != errc::none)

@@ -165,7 +165,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   caf::result<void> resize(const resize_request& request);
   caf::result<void> grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what);
   /// Whoever asked gets what the coordinator only warns of as an error, too.
-  caf::result<void> do_or_refuse(actors::run_actions actions);
+  caf::result<void> do_or_refuse(actors::run_actions actions, std::string_view what);
   /// Whoever asked is answered once another driver would know of it.
   caf::result<void> answer_when_kept();
   void answer_wishes();
@@ -312,9 +312,12 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   run_record record_;
   std::optional<run_nodes> nodes_;
   run_workers workers_;
-  run_files files_;
-  collectives_actor collectives_;
-  checkpoint_store store_;
+  /// The actors of this run, besides its nodes and workers.
+  struct {
+    run_files files;
+    collectives_actor collectives;
+    checkpoint_store store;
+  } actors_;
   checkpoint_metadata metadata_;
   starting_state state_;
   run_layout layout_;
@@ -327,9 +330,12 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
     std::deque<std::pair<std::uint64_t, caf::typed_response_promise<void>>> wishes;
   } journal_;
   hang_watch hangs_;
-  failure_events failure_events_;
-  /// Metrics whose users have been warned.
-  std::set<std::string> not_finite_;
+  /// What users know already.
+  struct {
+    failure_events failures;
+    /// Metrics.
+    std::set<std::string> not_finite;
+  } reported_;
 };
 
 } // namespace troupe::actors

@@ -105,8 +105,7 @@ void describe(CLI::App& app, options& o) {
   run->add_option("--background-transfer-above", t.failure.background_transfer_above_bytes,
                   "A state of more bytes is sent to new workers in the background while the others train")
       ->capture_default_str();
-  run->add_flag("--ledger", t.run.keep_ledger,
-                "Write ledger.jsonl: which worker computed which shards, and digests of each step for troupe replay");
+  troupe::apps::add_ledger(*run, t.run.keep_ledger);
   troupe::apps::add_check_every_step(*run, t.run.check_every_step);
   troupe::apps::add_debug_rank(*run, t.run.debug_rank);
   troupe::apps::add_verify_determinism(*run, t.run.verify_determinism);

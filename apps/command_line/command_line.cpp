@@ -147,6 +147,11 @@ void add_check_every_step(CLI::App& app, bool& check) {
   app.add_flag("--check-every-step", check, "Check in every step that its body does not write state too early");
 }
 
+void add_ledger(CLI::App& app, bool& keep_ledger) {
+  app.add_flag("--ledger", keep_ledger,
+               "Write ledger.jsonl: which worker computed which shards, and digests of each step for troupe replay");
+}
+
 void add_debug_rank(CLI::App& app, std::optional<std::uint32_t>& rank) {
   app.add_option("--debug-rank", rank,
                  "The worker with this rank waits for a debugger before it joins, and prints how to attach one");

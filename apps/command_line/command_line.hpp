@@ -38,6 +38,9 @@ void add_check_every_step(CLI::App& app, bool& check);
 /// Adds `--debug-rank`.
 void add_debug_rank(CLI::App& app, std::optional<std::uint32_t>& rank);
 
+/// Adds `--ledger`.
+void add_ledger(CLI::App& app, bool& keep_ledger);
+
 /// Adds `--verify-determinism` for `run_config::verify_determinism`; without a number it means every tenth step.
 void add_verify_determinism(CLI::App& app, std::uint64_t& every);
 

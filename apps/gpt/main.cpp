@@ -123,6 +123,7 @@ void describe(CLI::App& cli, options& o) {
   troupe::apps::add_resume(*group, run);
   troupe::apps::add_check_every_step(*group, run.check_every_step);
   troupe::apps::add_debug_rank(*group, run.debug_rank);
+  troupe::apps::add_ledger(*group, run.keep_ledger);
   troupe::apps::add_verify_determinism(*group, run.verify_determinism);
   troupe::apps::add_nodes(*group, o.trainer.cluster);
 }

@@ -9,6 +9,10 @@
 #include <string>
 #include <string_view>
 #include <xxhash.h>
+// The same functions with the processor's vector instructions: two to three times as fast.
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>
+#endif
 
 namespace troupe::data {
 

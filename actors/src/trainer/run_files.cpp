@@ -108,8 +108,8 @@ class run_files_state : public orderly_end<run_files::base> {
     if (!directory)
       return to_caf(directory.error());
     if (!directory->moved_aside().empty())
-      tell({false, fmt::format("the earlier run in {} is now {}", directory->root().string(),
-                               directory->moved_aside().string())});
+      tell({severity::note, fmt::format("the earlier run in {} is now {}", directory->root().string(),
+                                        directory->moved_aside().string())});
     claimed_directory result;
     result.path = directory->root().string();
     result.state = begin_from(*directory);
@@ -343,17 +343,18 @@ class run_files_state : public orderly_end<run_files::base> {
     dropped_ += directory_->take_dropped();
     if (!outcome && problem.empty()) {
       problem = outcome.error().message;
-      tell({true, problem + ": " + effect + ", and training goes on"});
+      tell({severity::warning, problem + ": " + effect + ", and training goes on"});
     } else if (outcome && !problem.empty()) {
-      tell({false, "files can be written again (" + std::exchange(problem, {}) + ")"});
+      tell({severity::note, "files can be written again (" + std::exchange(problem, {}) + ")"});
       tell_dropped();
     }
   }
 
   void tell_dropped() {
     if (const auto count = std::exchange(dropped_, 0); count > 0)
-      tell({true, fmt::format("{} lines of metrics.jsonl and ledger.jsonl are lost, because the disk did not take them",
-                              count)});
+      tell({severity::warning,
+            fmt::format("{} lines of metrics.jsonl and ledger.jsonl are lost, because the disk did not take them",
+                        count)});
   }
 
   void tell(file_notice notice) const {
@@ -375,7 +376,7 @@ class run_files_state : public orderly_end<run_files::base> {
       append({std::chrono::system_clock::now(), event_of(result)});
       // What has waited for the disk has one more chance.
       if (auto done = directory_->append({}, 0); !done)
-        tell({true, "the last lines of metrics.jsonl or ledger.jsonl are lost: " + done.error().message});
+        tell({severity::warning, "the last lines of metrics.jsonl or ledger.jsonl are lost: " + done.error().message});
       dropped_ += directory_->take_dropped();
       tell_dropped();
     }

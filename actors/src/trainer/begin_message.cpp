@@ -66,10 +66,10 @@ begin_training begin_message(const std::string& function, const std::string& dir
   settings.end_on_not_finite = config.failure.not_finite == not_finite_mode::end_run;
   settings.ports = config.cluster.ports;
   settings.driver_ends_waits = config.failure.hang == hang_mode::replace;
-  message.resume.checkpoint = state.restore_from;
-  message.resume.restore_step = state.restore_step || state.keeps_step;
+  message.resume.checkpoint = state.directory();
+  message.resume.restore_step = state.continues_steps();
   // A run's own state has to be whole.
-  if (!state.restore_step)
+  if (!state.is_own())
     message.resume.load = config.load;
   message.resume.step = state.step;
   message.resume.is_finished = state.is_finished;

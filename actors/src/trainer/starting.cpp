@@ -80,13 +80,13 @@ void trainer_state::begin_from(starting_state state) {
   state_ = std::move(state);
   for (const auto& each : state_.passed_over)
     notify(severity::warning, "a newer checkpoint was passed over: " + each);
-  if (state_.restore_step)
-    notify(severity::note, fmt::format("resumes from step {} in {}", state_.step, state_.restore_from));
-  else if (!state_.restore_from.empty())
-    notify(severity::note, "begins with the state of " + state_.restore_from);
+  if (state_.is_own())
+    notify(severity::note, fmt::format("resumes from step {} in {}", state_.step, state_.directory()));
+  else if (const auto* other = std::get_if<beginning::other>(&state_.source))
+    notify(severity::note, "begins with the state of " + other->directory);
   record_.set_programs(state_.programs);
   record_.set_loaded_from(state_.loaded_from);
-  record_.begin_from(state_.step, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics,
+  record_.begin_from(state_.step, state_.is_own() ? state_.directory() : std::string{}, state_.metrics,
                      state_.metrics_from);
 }
 

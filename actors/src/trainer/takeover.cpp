@@ -149,7 +149,7 @@ void trainer_state::take_over() {
   // Later workers are told what the earlier ones began with.
   state_.step = state.began_at;
   record_.go_on_from(std::move(found.journal.history));
-  record_.begin_from(state.began_at, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics,
+  record_.begin_from(state.began_at, state_.is_own() ? state_.directory() : std::string{}, state_.metrics,
                      state_.metrics_from);
   record_.set_earlier_time(state_.seconds);
   record_.skip_workers(worker_id{found.journal.next_worker});

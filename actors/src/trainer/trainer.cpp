@@ -399,7 +399,7 @@ void trainer_state::answer_wishes() {
 
 void trainer_state::tell_if_nothing_was_left() {
   const auto& run = record_.result();
-  if (run.status != run_status::completed || !state_.restore_step || run.steps > state_.step.value)
+  if (run.status != run_status::completed || !state_.is_own() || run.steps > state_.step.value)
     return;
   notify(severity::warning,
          fmt::format("nothing was left to do: the run in {} {} step {}. Begin anew with resume_mode::restart "

@@ -1,5 +1,8 @@
 #include <troupe/collectives/listener.hpp>
 
+#include "tcp/address.hpp"
+#include "tcp/error_text.hpp"
+
 #include <algorithm>
 #include <arpa/inet.h>
 #include <array>
@@ -9,7 +12,6 @@
 #include <memory>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <system_error>
 
 namespace troupe::collectives::tcp {
 
@@ -17,18 +19,6 @@ namespace {
 
 /// Many may connect before the forming thread accepts them.
 constexpr int backlog = 1024;
-
-std::string text_of(int code) {
-  return std::generic_category().message(code);
-}
-
-const sockaddr_in& as_ipv4(const address& x) noexcept {
-  return *reinterpret_cast<const sockaddr_in*>(x.data());
-}
-
-const sockaddr_in6& as_ipv6(const address& x) noexcept {
-  return *reinterpret_cast<const sockaddr_in6*>(x.data());
-}
 
 /// 0, or the error number.
 int bind_and_listen(const unique_fd& socket, const address& at) {

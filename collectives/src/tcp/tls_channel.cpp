@@ -1,5 +1,6 @@
 #include "tcp/channel.hpp"
 
+#include "tcp/error_text.hpp"
 #include "tcp/outgoing_records.hpp"
 
 #include <troupe/serialization/files/digest.hpp>
@@ -15,7 +16,6 @@
 #include <optional>
 #include <string_view>
 #include <sys/socket.h>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -96,7 +96,7 @@ class psk_channel final : public tls_channel {
     if (const auto code = records_.flush(); code == EAGAIN) {
       return state::wants_write;
     } else if (code != 0) {
-      static_cast<void>(closed_because(std::generic_category().message(code)));
+      static_cast<void>(closed_because(text_of(code)));
       return state::failed;
     }
     if (failure == SSL_ERROR_NONE) {
@@ -148,8 +148,7 @@ class psk_channel final : public tls_channel {
       // For the announcement of a key, too.
       if (!records_.has_room(record_content_bytes + key_update.size() + 2 * record_overhead_bytes)) {
         if (const auto code = records_.flush(); code != 0) {
-          result.after = code == EAGAIN ? transferred::state::would_block
-                                        : closed_because(std::generic_category().message(code)).after;
+          result.after = code == EAGAIN ? transferred::state::would_block : closed_because(text_of(code)).after;
           return result;
         }
       }
@@ -221,7 +220,7 @@ class psk_channel final : public tls_channel {
     const auto code = records_.flush();
     if (code == EAGAIN)
       return {0, transferred::state::would_block};
-    return code == 0 ? transferred{} : closed_because(std::generic_category().message(code));
+    return code == 0 ? transferred{} : closed_because(text_of(code));
   }
 
   int fd() const noexcept override { return socket_.get(); }
@@ -296,7 +295,7 @@ class psk_channel final : public tls_channel {
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return transferred::state::would_block;
       arriving_ = socket_state::ended;
-      return closed_because(got == 0 ? "the peer closed the connection" : std::generic_category().message(errno)).after;
+      return closed_because(got == 0 ? "the peer closed the connection" : text_of(errno)).after;
     }
   }
 

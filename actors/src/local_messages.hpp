@@ -2,6 +2,7 @@
 
 #include "down.hpp"
 #include "trainer/control_journal.hpp"
+#include "trainer/severity.hpp"
 #include "trainer/starting_state.hpp"
 #include <troupe/actors/handles.hpp>
 #include <troupe/actors/process_launcher.hpp>
@@ -128,7 +129,7 @@ struct append_output {
 
 /// What users are to know of the files.
 struct file_notice {
-  bool warning = true;
+  severity how = severity::warning;
   std::string text;
 };
 

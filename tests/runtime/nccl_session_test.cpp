@@ -552,9 +552,8 @@ TEST_CASE("a worker that loses its place while its GPUs reduce ends in words") {
 
 TEST_CASE("NCCL listens where the data plane does, for the life of the process, unless the user says where") {
   ::unsetenv("NCCL_SOCKET_IFNAME");
-  CHECK(runtime::interface_of("127.0.0.1").value() == "lo");
-  CHECK(runtime::interface_of("192.0.2.1").error().code == errc::unreachable);
   std::optional<std::string> set;
+  CHECK(runtime::set_nccl_interface("192.0.2.1", set).error().code == errc::unreachable);
   REQUIRE(runtime::set_nccl_interface("127.0.0.1", set));
   CHECK(set == "lo");
   CHECK(std::getenv("NCCL_SOCKET_IFNAME") == std::string{"=lo"});

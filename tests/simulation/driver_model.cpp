@@ -723,7 +723,7 @@ void driver_model::reached(reminder what) {
   case reminder::hold:
     return ask(&run_coordinator::on_hold_timeout);
   case reminder::grace:
-    if (coordinator_.in_grace())
+    if (is_in_grace())
       world_.count(branch::failing_in_grace);
     return ask(&run_coordinator::on_grace_timeout);
   }
@@ -816,8 +816,8 @@ void driver_model::note_who_waits_at_the_end(const run_actions& actions) {
     });
   };
   for (const auto& [worker, number] : reports_)
-    if (const auto& said = last_reports_.at(worker); coordinator_.in_grace() && said.progress() != nullptr &&
-                                                     !said.is<worker_position::caught_up>() && !refuses(worker))
+    if (const auto& said = last_reports_.at(worker);
+        is_in_grace() && said.progress() != nullptr && !said.is<worker_position::caught_up>() && !refuses(worker))
       waiting_at_the_end_.emplace(worker, said.progress()->committed);
   for (const auto& action : actions)
     if (const auto* x = std::get_if<fence_worker>(&action.what))
@@ -980,7 +980,7 @@ void driver_model::carry_out(const run_actions& actions) {
                },
                action.what);
   }
-  if (coordinator_.in_grace() && !std::exchange(grace_running_, true))
+  if (is_in_grace() && !std::exchange(grace_running_, true))
     world_.remind(reminder::grace);
 }
 

@@ -169,6 +169,10 @@ class driver_model {
   void node_claimed(std::uint32_t node, const std::vector<worker_beat>& living);
 
   [[nodiscard]] const actors::run_coordinator& coordinator() const noexcept { return coordinator_; }
+  /// Whether the run fails or all is done: what is left of it has a grace period to end.
+  [[nodiscard]] bool is_in_grace() const noexcept {
+    return !coordinator_.starting() && !coordinator_.goes_on() && !coordinator_.over();
+  }
   [[nodiscard]] bool has_concluded() const noexcept { return concluded_; }
   [[nodiscard]] bool is_fenced(std::uint32_t node) const { return nodes_[node] == node_state::fenced; }
   [[nodiscard]] bool is_silent(std::uint32_t node) const { return silent_.contains(node); }

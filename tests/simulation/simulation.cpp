@@ -952,7 +952,7 @@ void simulation::cause(const planned_incident& x) {
   if (what == incident::cut_connection && (who == nullptr || !who->model.group() || who->model.group()->size() < 2))
     what = incident::kill_worker;
   // While processes start there is nothing to take over: the run begins anew.
-  if (what == incident::kill_driver && (!driver_->leaves_members() || driver_->coordinator().in_grace() || conclusion_))
+  if (what == incident::kill_driver && (!driver_->leaves_members() || driver_->is_in_grace() || conclusion_))
     what = incident::kill_worker;
   if (what <= incident::kill_driver) {
     ++faults_;
@@ -1231,7 +1231,7 @@ void simulation::restarts() {
 
 void simulation::gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) {
   // What its workers have is of no use to a run that fails.
-  if (driver_->coordinator().in_grace() || driver_->coordinator().over())
+  if (driver_->is_in_grace() || driver_->coordinator().over())
     return;
   check_given_up([node](const worker_model& who) { return who.node() == node; }, attempt, silent_for,
                  "node " + text(node));

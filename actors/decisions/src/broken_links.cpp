@@ -1,6 +1,7 @@
 #include <troupe/actors/decisions/broken_links.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace troupe::actors {
 
@@ -20,20 +21,22 @@ void broken_links::on_dialled(std::uint32_t node, dial_result result, run_time n
   auto i = links_.find(node);
   if (i == links_.end())
     return;
-  i->second.was_dialled = true;
+  auto& dialled = i->second.dialled;
   if (result == dial_result::failed)
-    i->second.refused_since.reset();
-  else if (!i->second.refused_since)
-    i->second.refused_since = now;
+    dialled = unanswered{};
+  else if (!std::holds_alternative<refused>(dialled))
+    dialled = refused{now};
 }
 
 std::map<std::uint32_t, std::string> broken_links::take_unreachable(run_time now) {
-  const auto is_undecided = [&](const auto& x) { return !x.second.was_dialled && now - x.second.since < patience; };
+  const auto is_undecided = [&](const auto& x) {
+    return std::holds_alternative<not_dialled>(x.second.dialled) && now - x.second.since < patience;
+  };
   std::map<std::uint32_t, std::string> result;
   if (std::ranges::any_of(links_, is_undecided))
     return result;
   for (auto& [node, each] : links_)
-    if (!std::exchange(each.was_told, true))
+    if (std::exchange(each.to_run, report::made) == report::due)
       result[node] = each.why;
   return result;
 }
@@ -41,7 +44,8 @@ std::map<std::uint32_t, std::string> broken_links::take_unreachable(run_time now
 std::vector<std::uint32_t> broken_links::dead(run_time now) const {
   std::vector<std::uint32_t> result;
   for (const auto& [node, each] : links_)
-    if (each.refused_since && now - *each.refused_since >= refused_when_dead)
+    if (const auto* since = std::get_if<refused>(&each.dialled);
+        since != nullptr && now - since->since >= refused_when_dead)
       result.push_back(node);
   return result;
 }

@@ -76,7 +76,7 @@ void trainer_state::begin_joiner_of(const begin_joiner& joiner) {
 }
 
 void trainer_state::add(generation_record record) {
-  notify(false,
+  notify(severity::note,
          fmt::format("generation {} of {}: {}", record.generation, plural(record.workers, "worker"), record.reason));
   record_.add(record);
   for (const auto& place : layout_.places())
@@ -223,7 +223,7 @@ void trainer_state::carry_out(const send_command& x, const std::string&) {
 }
 
 void trainer_state::carry_out(const stage_joiners& x, const std::string& why) {
-  notify(false, why + ": it gets the state while the others train on");
+  notify(severity::note, why + ": it gets the state while the others train on");
   stage(x);
 }
 
@@ -236,14 +236,14 @@ void trainer_state::carry_out(const end_staging& x, const std::string&) {
 }
 
 void trainer_state::carry_out(const abort_generation& x, const std::string& why) {
-  notify(true, why + "; the others go on");
+  notify(severity::warning, why + "; the others go on");
   workers_.abort_all(*this, {record_.run(), x.generation, x.reason});
   end_waits_of(x.generation);
   after_in_generation(report_patience, [this] { complain_about_reports(); });
 }
 
 void trainer_state::carry_out(const hold& x, const std::string& why) {
-  notify(true, why);
+  notify(severity::warning, why);
   if (x.why == hold::cause::too_few_workers)
     after_in_generation(config_.scaling.wait_for_workers, [this] { act(coordinator_->on_hold_timeout()); });
 }
@@ -270,10 +270,11 @@ void trainer_state::carry_out(const give_up_node& x, const std::string&) {
 void trainer_state::carry_out(const avoid_node& x, const std::string&) {
   auto& health = nodes_->roster()[x.node].health;
   health.note_cut(clock::now());
-  notify(true, fmt::format("the workers on node {} and the others cannot reach each other over the data network (a "
-                           "firewall, or a broken link?): the run goes on without them, and the node gets no workers "
-                           "for {} s",
-                           nodes_->name_of(x.node), health.pause().count()));
+  notify(severity::warning,
+         fmt::format("the workers on node {} and the others cannot reach each other over the data network (a "
+                     "firewall, or a broken link?): the run goes on without them, and the node gets no workers "
+                     "for {} s",
+                     nodes_->name_of(x.node), health.pause().count()));
 }
 
 void trainer_state::carry_out(const restart_run&, const std::string& why) {
@@ -285,12 +286,12 @@ void trainer_state::carry_out(const release_one& x, const std::string&) {
 }
 
 void trainer_state::carry_out(const actors::save_state& x, const std::string& why) {
-  notify(false, why);
+  notify(severity::note, why);
   workers_.reports().answer(x.worker, next_generation{save_and_leave{x.reason}});
 }
 
 void trainer_state::carry_out(const abort_all& x, const std::string& why) {
-  notify(true, why);
+  notify(severity::warning, why);
   abort_workers(x.reason);
   workers_.plans().refuse_all(x.reason);
   end_waits_of(coordinator_->generation());
@@ -303,14 +304,15 @@ void trainer_state::carry_out(const release_all&, const std::string&) {
 }
 
 void trainer_state::carry_out(const warn&, const std::string& why) {
-  notify(true, why);
+  notify(severity::warning, why);
 }
 
 void trainer_state::carry_out(const conclude& x, const std::string&) {
   if (x.status == run_status::stopped && coordinator_->state_sha256().empty()) {
     const auto& saved = record_.result().latest_checkpoint;
-    notify(true, saved.empty() ? "stopped without a checkpoint: the same run begins anew when it is started again"
-                               : "stopped: the same run goes on from " + saved + " when it is started again");
+    notify(severity::warning, saved.empty()
+                                  ? "stopped without a checkpoint: the same run begins anew when it is started again"
+                                  : "stopped: the same run goes on from " + saved + " when it is started again");
   }
   conclude_run(x.status, x.reason);
 }
@@ -319,7 +321,7 @@ void trainer_state::complain_about_reports() {
   auto awaited = coordinator_->awaited_reports();
   if (awaited.empty())
     return;
-  notify(true,
+  notify(severity::warning,
          "the others wait for " + awaited +
              ": slow, or stopped? (kill -USR1 makes a worker say what it does; killing it lets the others go on)");
   after_in_generation(report_patience, [this] { complain_about_reports(); });

@@ -1,5 +1,7 @@
 #include "trainer/begin_message.hpp"
 
+#include <troupe/collectives/listener.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -8,11 +10,9 @@ namespace troupe::actors {
 
 namespace {
 
-/// Whether this address leads to this host. Names are not looked up.
+/// Whether `HOST:PORT` leads to this host.
 bool is_here(const std::string& address) {
-  const auto host = address.substr(0, address.rfind(':'));
-  const auto is_number = host.find_first_not_of("0123456789.") == std::string::npos;
-  return (is_number && host.starts_with("127.")) || host == "localhost" || host == "[::1]";
+  return collectives::tcp::is_loopback(address.substr(0, address.rfind(':')));
 }
 
 /// Whether strangers could read what workers send each other: not if they are on this host, or the network is private.
@@ -66,10 +66,10 @@ begin_training begin_message(const std::string& function, const std::string& dir
   settings.end_on_not_finite = config.failure.not_finite == not_finite_mode::end_run;
   settings.ports = config.cluster.ports;
   settings.driver_ends_waits = config.failure.hang == hang_mode::replace;
-  message.resume.checkpoint = state.restore_from;
-  message.resume.restore_step = state.restore_step || state.keeps_step;
+  message.resume.checkpoint = state.directory();
+  message.resume.restore_step = state.continues_steps();
   // A run's own state has to be whole.
-  if (!state.restore_step)
+  if (!state.is_own())
     message.resume.load = config.load;
   message.resume.step = state.step;
   message.resume.is_finished = state.is_finished;

@@ -108,8 +108,8 @@ class run_files_state : public orderly_end<run_files::base> {
     if (!directory)
       return to_caf(directory.error());
     if (!directory->moved_aside().empty())
-      tell({false, fmt::format("the earlier run in {} is now {}", directory->root().string(),
-                               directory->moved_aside().string())});
+      tell({severity::note, fmt::format("the earlier run in {} is now {}", directory->root().string(),
+                                        directory->moved_aside().string())});
     claimed_directory result;
     result.path = directory->root().string();
     result.state = begin_from(*directory);
@@ -117,13 +117,13 @@ class run_files_state : public orderly_end<run_files::base> {
       return result;
     const auto before = described_in(directory->root());
     const auto is_described = before.is_object();
-    if (result.state->restore_step)
+    if (result.state->is_own())
       result.state->loaded_from = is_described ? before.value("loaded_from", "") : std::string{};
-    else if (!result.state->restore_from.empty())
+    else if (const auto* other = std::get_if<beginning::other>(&result.state->source))
       // A restart without a checkpoint of its own begins with the same one, whatever the other run writes meanwhile.
-      what_.config.load_checkpoint = result.state->restore_from;
+      what_.config.load_checkpoint = other->directory;
     auto description = describe_run(*result.state);
-    if (result.state->restore_step && is_described)
+    if (result.state->is_own() && is_described)
       keep_origin(description, before);
     if (auto done = directory->write_run(description); !done) {
       result.state = fail(std::move(done.error()));
@@ -237,7 +237,7 @@ class run_files_state : public orderly_end<run_files::base> {
   }
 
   static void add_history(starting_state& state, const metrics_history& history) {
-    if (!state.restore_step)
+    if (!state.is_own())
       return;
     state.seconds = history.seconds;
     for (const auto& [name, value] : history.metrics) {
@@ -317,8 +317,8 @@ class run_files_state : public orderly_end<run_files::base> {
 
   /// Workers may read the checkpoint that they begin with.
   void lend(const starting_state& state) {
-    if (parts_ && !state.restore_from.empty())
-      parts_->lend(state.restore_from);
+    if (const auto directory = state.directory(); parts_ && !directory.empty())
+      parts_->lend(directory);
   }
 
   void append(const append_output& message) {
@@ -343,17 +343,19 @@ class run_files_state : public orderly_end<run_files::base> {
     dropped_ += directory_->take_dropped();
     if (!outcome && problem.empty()) {
       problem = outcome.error().message;
-      tell({true, problem + ": " + effect + ", and training goes on"});
+      tell({severity::warning, problem + ": " + effect + ", and training goes on"});
     } else if (outcome && !problem.empty()) {
-      tell({false, "files can be written again (" + std::exchange(problem, {}) + ")"});
+      tell({severity::note, "files can be written again (" + std::exchange(problem, {}) + ")"});
       tell_dropped();
     }
   }
 
   void tell_dropped() {
     if (const auto count = std::exchange(dropped_, 0); count > 0)
-      tell({true, fmt::format("{} lines of metrics.jsonl, times.jsonl and ledger.jsonl are lost, because the disk did not take them",
-                              count)});
+      tell({severity::warning,
+            fmt::format(
+                "{} lines of metrics.jsonl, times.jsonl and ledger.jsonl are lost, because the disk did not take them",
+                count)});
   }
 
   void tell(file_notice notice) const {
@@ -375,7 +377,8 @@ class run_files_state : public orderly_end<run_files::base> {
       append({std::chrono::system_clock::now(), event_of(result)});
       // What has waited for the disk has one more chance.
       if (auto done = directory_->append({}, 0); !done)
-        tell({true, "the last lines of metrics.jsonl, times.jsonl or ledger.jsonl are lost: " + done.error().message});
+        tell({severity::warning,
+              "the last lines of metrics.jsonl, times.jsonl or ledger.jsonl are lost: " + done.error().message});
       dropped_ += directory_->take_dropped();
       tell_dropped();
     }

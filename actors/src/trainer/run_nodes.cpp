@@ -140,7 +140,7 @@ void run_nodes::on_dialled(node_dialled& message) {
   if (events_->needs_node(message.node, true))
     return events_->on_node_missing(std::move(message.reason));
   if (is_first)
-    events_->notify(true, "begins without a node: " + message.reason.message);
+    events_->notify(severity::warning, "begins without a node: " + message.reason.message);
   events_->on_node_answered();
 }
 
@@ -223,7 +223,7 @@ void run_nodes::fail(std::uint32_t node, std::uint64_t link, const caf::error& r
     return;
   state = is_late ? node_state::away : node_state::refused;
   roster_[node].tried = clock::now();
-  events_->notify(true, text + (is_late ? "; it is asked again" : "; it gets no workers"));
+  events_->notify(severity::warning, text + (is_late ? "; it is asked again" : "; it gets no workers"));
 }
 
 std::optional<std::uint32_t> run_nodes::on_beat(const caf::strong_actor_ptr& sender, clock::time_point now) {
@@ -348,8 +348,9 @@ void run_nodes::readmit(std::uint32_t node) {
             readmitted_.erase(node);
             if (!opening_ || link != links_.number_of(node) || roster_[node].state != node_state::fenced)
               return;
-            events_->notify(true, fmt::format("node {} answers again: its workers have ended, and it takes new ones",
-                                              name_of(node)));
+            events_->notify(
+                severity::warning,
+                fmt::format("node {} answers again: its workers have ended, and it takes new ones", name_of(node)));
             ask_for_offer(node);
           },
           // Without a connection. It is tried again with the next.

@@ -4,6 +4,7 @@
 #include "trainer/interface.hpp"
 #include "trainer/node_links.hpp"
 #include "trainer/run_files.hpp"
+#include "trainer/severity.hpp"
 #include <troupe/actors/decisions/broken_links.hpp>
 #include <troupe/actors/decisions/heartbeat_monitor.hpp>
 #include <troupe/actors/decisions/node_roster.hpp>
@@ -44,7 +45,7 @@ class node_events {
   virtual void on_node_missing(error reason) = 0;
   /// Whether the run cannot begin without this node. One that is late may answer later.
   [[nodiscard]] virtual bool needs_node(std::uint32_t node, bool is_late) const = 0;
-  virtual void notify(bool warning, std::string text) = 0;
+  virtual void notify(severity how, std::string text) = 0;
 };
 
 /// Talks to the nodes of a run: connects to them, asks what they offer, has them open the program, notices when they

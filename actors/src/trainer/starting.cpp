@@ -27,7 +27,7 @@ void trainer_state::place_first() {
   if (decision->places.size() < wanted_workers_.max && waited < config_.scaling.scale_up_wait && !all_are_there)
     return;
   if (!decision->warning.empty())
-    notify(true, decision->warning);
+    notify(severity::warning, decision->warning);
   begin_with(std::move(decision->places));
 }
 
@@ -35,7 +35,7 @@ void trainer_state::begin_with(std::vector<worker_place> places) {
   if (auto laid_out = lay_out(std::move(places)); !laid_out)
     return conclude_run(run_status::failed, std::move(laid_out.error()));
   if (auto warning = layout_.uneven_shards(); !warning.empty())
-    notify(true, std::move(warning));
+    notify(severity::warning, std::move(warning));
   phase_ = trainer_phase::claiming{};
   request(actors_.files, caf::infinite, claim_directory{})
       .then([this](claimed_directory& claimed) { begin_in(claimed); },
@@ -50,7 +50,7 @@ void trainer_state::begin_in(claimed_directory& claimed) {
   if (!is<trainer_phase::claiming>())
     return;
   if (!claimed.warning.empty())
-    notify(true, std::move(claimed.warning));
+    notify(severity::warning, std::move(claimed.warning));
   begin_from(std::move(*claimed.state));
   record_.set_earlier_time(state_.seconds);
   actors_.collectives = spawn_collectives(system());
@@ -79,14 +79,14 @@ run_nodes::opening trainer_state::opening() const {
 void trainer_state::begin_from(starting_state state) {
   state_ = std::move(state);
   for (const auto& each : state_.passed_over)
-    notify(true, "a newer checkpoint was passed over: " + each);
-  if (state_.restore_step)
-    notify(false, fmt::format("resumes from step {} in {}", state_.step, state_.restore_from));
-  else if (!state_.restore_from.empty())
-    notify(false, "begins with the state of " + state_.restore_from);
+    notify(severity::warning, "a newer checkpoint was passed over: " + each);
+  if (state_.is_own())
+    notify(severity::note, fmt::format("resumes from step {} in {}", state_.step, state_.directory()));
+  else if (const auto* other = std::get_if<beginning::other>(&state_.source))
+    notify(severity::note, "begins with the state of " + other->directory);
   record_.set_programs(state_.programs);
   record_.set_loaded_from(state_.loaded_from);
-  record_.begin_from(state_.step, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics,
+  record_.begin_from(state_.step, state_.is_own() ? state_.directory() : std::string{}, state_.metrics,
                      state_.metrics_from);
 }
 
@@ -94,7 +94,7 @@ expected<void> trainer_state::lay_out(std::vector<worker_place> places) {
   const auto otherwise = has_begun() ? run_layout::fallback::yes : run_layout::fallback::no;
   TROUPE_TRY(auto notice, layout_.lay_out(std::move(places), nodes_->roster().data_addresses(), otherwise));
   if (!notice.empty())
-    notify(false, std::move(notice));
+    notify(severity::note, std::move(notice));
   // Later, a node that others may not talk to has no capacity.
   return nodes_->roster().check_data_plane(layout_.places(),
                                            has_begun() ? node_roster::spread::places : node_roster::spread::offers);
@@ -133,7 +133,7 @@ void trainer_state::on_node_open(std::uint32_t node) {
   if (is_concluding())
     return;
   if (has_begun()) {
-    notify(false, fmt::format("node {} has joined", nodes_->name_of(node)));
+    notify(severity::note, fmt::format("node {} has joined", nodes_->name_of(node)));
     return use_capacity();
   }
   const auto is_open = [this](const worker_place& x) { return nodes_->roster()[x.node].state == node_state::open; };
@@ -150,7 +150,7 @@ void trainer_state::on_nodes_silent(const std::map<std::uint32_t, std::string>& 
   }
   // Before processes are started, the nodes' answers have deadlines of their own.
   for (const auto& [node, why] : nodes)
-    notify(true, why);
+    notify(severity::warning, why);
 }
 
 void trainer_state::on_node_answers(std::uint32_t node) {
@@ -190,7 +190,8 @@ void trainer_state::node_leaves(const node_leaving& message) {
   auto node = nodes_ ? nodes_->find(current_sender()) : std::nullopt;
   if (!node || !is_of_run(message.run))
     return;
-  notify(true, fmt::format("node {} is going away in {} s", nodes_->name_of(*node), message.grace_ms / 1000));
+  notify(severity::warning,
+         fmt::format("node {} is going away in {} s", nodes_->name_of(*node), message.grace_ms / 1000));
   after(std::chrono::milliseconds{message.grace_ms / 2}, [this] { act(coordinator_->on_drain_timeout()); });
   if (auto* opening = std::get_if<trainer_phase::opening>(&phase_); opening != nullptr) {
     opening->leaving.insert(*node);
@@ -209,9 +210,10 @@ std::vector<node_capacity> trainer_state::capacities() const {
 }
 
 void trainer_state::restart(const std::string& why) {
-  notify(true, fmt::format("{}: the run starts again from {}", why,
-                           record_.result().latest_checkpoint.empty() ? "the beginning, because it has no checkpoint"
-                                                                      : "its latest checkpoint"));
+  notify(severity::warning,
+         fmt::format("{}: the run starts again from {}", why,
+                     record_.result().latest_checkpoint.empty() ? "the beginning, because it has no checkpoint"
+                                                                : "its latest checkpoint"));
   record_.on_restart(why, coordinator_->furthest(), clock::now());
   workers_.fail_pending({errc::aborted, "the run starts again from a checkpoint"});
   workers_.forget_attempt();

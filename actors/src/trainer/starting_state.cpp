@@ -23,6 +23,18 @@ expected<serialization::checkpoint> open_any(const std::filesystem::path& direct
 
 } // namespace
 
+bool starting_state::continues_steps() const noexcept {
+  const auto* other = std::get_if<beginning::other>(&source);
+  return is_own() || (other != nullptr && other->count == beginning::other::steps::go_on);
+}
+
+std::string starting_state::directory() const {
+  if (const auto* own = std::get_if<beginning::own>(&source))
+    return own->directory;
+  const auto* other = std::get_if<beginning::other>(&source);
+  return other == nullptr ? std::string{} : other->directory;
+}
+
 expected<starting_state> find_starting_state(const run_directory& directory, const trainer_config& config,
                                              const run_identity& identity, abandoned_parts abandoned) {
   if (abandoned == abandoned_parts::remove)
@@ -32,8 +44,7 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
   if (latest) {
     const auto& content = latest->found.content();
     TROUPE_TRY(compare_with_checkpoint(identity, content, config.run.allow_changed));
-    result.restore_from = latest->found.directory().string();
-    result.restore_step = true;
+    result.source = beginning::own{latest->found.directory().string()};
     result.step = content.step;
     result.programs = programs_of(content);
     result.resumed = plan_of(content);
@@ -66,15 +77,16 @@ expected<starting_state> find_starting_state(const run_directory& directory, con
   TROUPE_TRY(other.verify());
   // A link, such as runs/latest, may lead elsewhere when the workers read it.
   auto code = std::error_code{};
-  result.restore_from = std::filesystem::canonical(other.directory(), code).string();
+  auto source = beginning::other{std::filesystem::canonical(other.directory(), code).string()};
   if (code)
     return fail(errc::io_error, "cannot find " + other.directory().string() + ": " + code.message());
-  result.loaded_from = result.restore_from;
+  result.loaded_from = source.directory;
   if (config.load.keep_step) {
-    result.keeps_step = true;
+    source.count = beginning::other::steps::go_on;
     result.step = other.content().step;
     result.programs = programs_of(other.content());
   }
+  result.source = std::move(source);
   return result;
 }
 

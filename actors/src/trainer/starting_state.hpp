@@ -8,21 +8,39 @@
 #include <troupe/types.hpp>
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace troupe::actors {
 
+/// Where the state comes from that a run begins with.
+namespace beginning {
+
+/// The training function makes it.
+struct fresh {};
+
+/// A checkpoint of this run, whose step count goes on.
+struct own {
+  /// The checkpoint's.
+  std::string directory;
+};
+
+/// A checkpoint of another run.
+struct other {
+  enum class steps : std::uint8_t { begin_anew, go_on };
+
+  /// The checkpoint's.
+  std::string directory;
+  steps count = steps::begin_anew;
+};
+
+} // namespace beginning
+
 /// What a run begins with, at its first start or a later one.
 struct starting_state {
-  /// Directory of a checkpoint; empty: what the training function makes.
-  std::string restore_from;
-  /// Whether it is of this run, whose step count goes on.
-  bool restore_step = false;
-  /// Whether it is of another run, whose step count goes on all the same.
-  bool keeps_step = false;
+  std::variant<beginning::fresh, beginning::own, beginning::other> source;
   step_id step;
   /// What has computed the steps up to this one, oldest first.
   std::vector<program_span> programs;
@@ -38,6 +56,13 @@ struct starting_state {
   bool is_finished = false;
   /// Newer checkpoints that could not be used, and why.
   std::vector<std::string> passed_over;
+
+  /// Whether it is from a checkpoint of this run.
+  [[nodiscard]] bool is_own() const noexcept { return std::holds_alternative<beginning::own>(source); }
+  /// Whether the step count of a checkpoint goes on.
+  [[nodiscard]] bool continues_steps() const noexcept;
+  /// The checkpoint's directory; empty without one.
+  [[nodiscard]] std::string directory() const;
 };
 
 /// Whether what writers of checkpoints have left that crashed is removed. Those of a run that goes on may still write.

@@ -43,7 +43,7 @@ void trainer_state::look_for_run() {
             if (!is<trainer_phase::looking>())
               return;
             if (!found.refusal.empty())
-              notify(true, "a driver before this one has left workers, which end now: " + found.refusal);
+              notify(severity::warning, "a driver before this one has left workers, which end now: " + found.refusal);
             found.journal ? claim_workers(found) : gather();
           },
           [this](const caf::error& reason) { conclude_run(run_status::failed, from_caf(reason)); });
@@ -63,7 +63,7 @@ void trainer_state::claim_workers(directory_taken_over& found) {
   actors_.store = found.directory.store;
   state_ = std::move(*found.directory.state);
   if (!found.directory.warning.empty())
-    notify(true, std::move(found.directory.warning));
+    notify(severity::warning, std::move(found.directory.warning));
   nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run(), authority_.claim);
   nodes_->roster().resize_run(wanted_workers_);
   std::map<std::uint32_t, node_offer> offers;
@@ -71,7 +71,7 @@ void trainer_state::claim_workers(directory_taken_over& found) {
     const auto& node = journal.nodes[x.place.node];
     const auto index = nodes_->roster().find(node.address);
     if (!index) {
-      notify(true,
+      notify(severity::warning,
              fmt::format("worker {} is on node {}, which is not among the nodes any more: the run goes on without it",
                          x.place.worker, node.address));
       return true;
@@ -149,7 +149,7 @@ void trainer_state::take_over() {
   // Later workers are told what the earlier ones began with.
   state_.step = state.began_at;
   record_.go_on_from(std::move(found.journal.history));
-  record_.begin_from(state.began_at, state_.restore_step ? state_.restore_from : std::string{}, state_.metrics,
+  record_.begin_from(state.began_at, state_.is_own() ? state_.directory() : std::string{}, state_.metrics,
                      state_.metrics_from);
   record_.set_earlier_time(state_.seconds);
   record_.skip_workers(worker_id{found.journal.next_worker});
@@ -189,7 +189,7 @@ void trainer_state::take_over() {
       coordinator_->on_applied(beat.worker, beat.committed);
   const auto& run = record_.result();
   publish(run_started{run.run, run.name, run.path, std::move(members), run.resumed_from_step});
-  notify(false, fmt::format("takes the run over, which is after step {}", coordinator_->furthest()));
+  notify(severity::note, fmt::format("takes the run over, which is after step {}", coordinator_->furthest()));
   // One that has not begun begins here; the others know better.
   for (const auto& place : places) {
     auto message = begin_message_for(place.worker);
@@ -244,7 +244,7 @@ void trainer_state::write_journal() {
   run_delayed(journal_patience, [this, is_done] {
     if (*is_done || is_concluding())
       return;
-    notify(true, "the disk takes long to write the run's journal: training goes on without it");
+    notify(severity::warning, "the disk takes long to write the run's journal: training goes on without it");
     journal_.gate.on_late();
     carry_out_what_is_kept();
   });

@@ -72,7 +72,7 @@ trainer_state::behavior_type trainer_state::make_behavior() {
         if (!is_concluding())
           nodes_->on_dialled(message);
       },
-      [this](const file_notice& notice) { notify(notice.warning, notice.text); },
+      [this](const file_notice& notice) { notify(notice.how, notice.text); },
   };
 }
 
@@ -117,7 +117,7 @@ void trainer_state::record_event(nlohmann::ordered_json what) {
 
 void trainer_state::announce(std::string& last, std::string text) {
   if (text != last)
-    notify(true, text);
+    notify(severity::warning, text);
   last = std::move(text);
 }
 
@@ -161,7 +161,7 @@ void trainer_state::tick() {
 }
 
 void trainer_state::deal_with(const hang_finding& finding) {
-  notify(true, finding.reason);
+  notify(severity::warning, finding.reason);
   ask_what_they_do(finding.at_fault);
   if (finding.what == hang_finding::action::regroup)
     return act(coordinator_->on_group_hang(finding.reason));
@@ -171,7 +171,7 @@ void trainer_state::deal_with(const hang_finding& finding) {
 
 void trainer_state::ask_what_they_do(std::optional<worker_id> one) {
   workers_.ask_activity(*this, record_.run(), layout_.places(), one, [this](rank_id rank, const std::string& text) {
-    notify(true, fmt::format("rank {}: {}", rank, text));
+    notify(severity::warning, fmt::format("rank {}: {}", rank, text));
   });
 }
 
@@ -222,8 +222,8 @@ caf::result<void> trainer_state::take_metrics(const metrics_batch& batch) {
     return caf::unit;
   auto answer = hand_to_files(append_metrics{batch, record_[batch.worker].pid});
   if (batch.dropped > 0)
-    notify(true, fmt::format("rank {} reported faster than could be taken in: {} reports are lost", batch.rank,
-                             batch.dropped));
+    notify(severity::warning, fmt::format("rank {} reported faster than could be taken in: {} reports are lost",
+                                          batch.rank, batch.dropped));
   for (const auto& pause : batch.pauses)
     record_event(event_of(pause, batch.rank));
   warn_not_finite(batch);
@@ -242,11 +242,12 @@ void trainer_state::warn_not_finite(const metrics_batch& batch) {
   // Once is enough for people.
   for (const auto& each : batch.not_finite)
     if (reported_.not_finite.insert(each.metric).second)
-      notify(true, fmt::format("{} is {} in step {} on rank {}{}; {}", each.metric, each.value, each.step, batch.rank,
-                               each.shard ? fmt::format(", from shard {}", *each.shard) : std::string{},
-                               config_.failure.not_finite == not_finite_mode::end_run
-                                   ? "the run ends before that step is applied (failure.not_finite)"
-                                   : "training goes on (failure.not_finite can have the run end instead)"));
+      notify(severity::warning,
+             fmt::format("{} is {} in step {} on rank {}{}; {}", each.metric, each.value, each.step, batch.rank,
+                         each.shard ? fmt::format(", from shard {}", *each.shard) : std::string{},
+                         config_.failure.not_finite == not_finite_mode::end_run
+                             ? "the run ends before that step is applied (failure.not_finite)"
+                             : "training goes on (failure.not_finite can have the run end instead)"));
 }
 
 template <class Message>
@@ -287,9 +288,10 @@ void trainer_state::note_death_on(std::uint32_t node) {
   auto& health = nodes_->roster()[node].health;
   health.note_death(clock::now());
   if (health.pause().count() > 0 && nodes_->roster().size() > 1)
-    notify(true, fmt::format("{} workers in a row have died on node {}: for {} s it gets no others as long as other "
-                             "nodes have free CPUs",
-                             health.deaths(), nodes_->name_of(node), health.pause().count()));
+    notify(severity::warning,
+           fmt::format("{} workers in a row have died on node {}: for {} s it gets no others as long as other "
+                       "nodes have free CPUs",
+                       health.deaths(), nodes_->name_of(node), health.pause().count()));
 }
 
 caf::result<void> trainer_state::show(worker_output output) {
@@ -304,16 +306,18 @@ void trainer_state::checkpointed(const checkpoint_outcome& outcome) {
   if (outcome.reason.code == errc::none)
     return publish(checkpoint_saved{record_.run(), outcome.step, outcome.path, outcome.size_bytes, outcome.seconds});
   publish(checkpoint_failed{record_.run(), outcome.step, outcome.reason});
-  notify(true, fmt::format("the checkpoint of step {} failed, training goes on and the older ones stand: {}",
-                           outcome.step, outcome.reason.message));
+  notify(severity::warning,
+         fmt::format("the checkpoint of step {} failed, training goes on and the older ones stand: {}", outcome.step,
+                     outcome.reason.message));
 }
 
 void trainer_state::skipped(step_id step) {
   // Once is enough for people: a slow device is slow every time.
   if (record_.on_skipped_checkpoint() == 1)
-    notify(true, fmt::format("the checkpoint of step {} is skipped, because the one before is still being written; so "
-                             "are later ones that come too soon (checkpoints: fewer, or a higher max_in_flight)",
-                             step));
+    notify(severity::warning,
+           fmt::format("the checkpoint of step {} is skipped, because the one before is still being written; so "
+                       "are later ones that come too soon (checkpoints: fewer, or a higher max_in_flight)",
+                       step));
   publish(checkpoint_skipped{record_.run(), step});
 }
 
@@ -335,14 +339,14 @@ void trainer_state::tell_whom_a_stop_waits_for() {
   const auto silent =
       coordinator_->stop_waits_for(clock::now(), [this](std::uint32_t node) { return nodes_->name_of(node); });
   if (!silent.empty())
-    notify(true, fmt::format("stopping after this step: waits for {}; once more: at once", silent));
+    notify(severity::warning, fmt::format("stopping after this step: waits for {}; once more: at once", silent));
 }
 
 caf::result<void> trainer_state::resize(const resize_request& request) {
   if (request.workers == 0 || request.workers > config_.scaling.shards) {
     auto text = fmt::format("a run cannot have {} workers: from 1 to {}, its number of shards", request.workers,
                             config_.scaling.shards);
-    notify(true, text);
+    notify(severity::warning, text);
     return to_caf({errc::invalid_argument, std::move(text)});
   }
   // Later placements are for the new size.
@@ -362,7 +366,7 @@ caf::result<void> trainer_state::resize(const resize_request& request) {
 caf::result<void> trainer_state::grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what) {
   if (!coordinator_ || is_concluding()) {
     auto text = fmt::format("cannot {}: {}", what, coordinator_ ? "the run is ending" : "the run has not begun");
-    notify(true, text);
+    notify(severity::warning, text);
     return to_caf({errc::invalid_argument, std::move(text)});
   }
   return do_or_refuse(((*coordinator_).*decide)(), what);
@@ -400,12 +404,13 @@ void trainer_state::answer_wishes() {
 
 void trainer_state::tell_if_nothing_was_left() {
   const auto& run = record_.result();
-  if (run.status != run_status::completed || !state_.restore_step || run.steps > state_.step.value)
+  if (run.status != run_status::completed || !state_.is_own() || run.steps > state_.step.value)
     return;
-  notify(true, fmt::format("nothing was left to do: the run in {} {} step {}. Begin anew with resume_mode::restart "
-                           "(--resume restart), choose another name (run.name, --name){}",
-                           run.path, state_.is_finished ? "was finished by a decision of its own in" : "has done",
-                           state_.step, state_.is_finished ? "" : ", or set more steps (run.steps, --steps)"));
+  notify(severity::warning,
+         fmt::format("nothing was left to do: the run in {} {} step {}. Begin anew with resume_mode::restart "
+                     "(--resume restart), choose another name (run.name, --name){}",
+                     run.path, state_.is_finished ? "was finished by a decision of its own in" : "has done",
+                     state_.step, state_.is_finished ? "" : ", or set more steps (run.steps, --steps)"));
 }
 
 void trainer_state::conclude_run(run_status status, error reason) {

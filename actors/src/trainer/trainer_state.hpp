@@ -8,6 +8,7 @@
 #include "trainer/run_files.hpp"
 #include "trainer/run_nodes.hpp"
 #include "trainer/run_workers.hpp"
+#include "trainer/severity.hpp"
 #include <troupe/actors/decisions/hang.hpp>
 #include <troupe/actors/decisions/journal_gate.hpp>
 #include <troupe/actors/decisions/placement.hpp>
@@ -152,7 +153,9 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
       record_event(std::move(*line));
     audience_.publish(*this, event);
   }
-  void notify(bool warning, std::string text) override { publish(run_notice{record_.run(), warning, std::move(text)}); }
+  void notify(severity how, std::string text) override {
+    publish(run_notice{record_.run(), how == severity::warning, std::move(text)});
+  }
   /// For events.jsonl.
   void record_event(nlohmann::ordered_json what);
   /// Notifies users, unless `last` says the same.

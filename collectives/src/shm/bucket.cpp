@@ -1,4 +1,5 @@
 #include "shm/bucket.hpp"
+#include "shm/pages.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -7,16 +8,6 @@
 #include <utility>
 
 namespace troupe::collectives {
-
-namespace {
-
-constexpr std::uint64_t page_bytes = 4096;
-
-constexpr std::uint64_t whole_pages(std::uint64_t size_bytes) noexcept {
-  return (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
-}
-
-} // namespace
 
 expected<std::unique_ptr<shm_bucket>> shm_bucket::make(std::shared_ptr<shm_group> group, std::uint64_t size_bytes,
                                                        std::vector<byte_range> parts, slice_table slices) {

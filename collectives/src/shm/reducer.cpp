@@ -1,5 +1,6 @@
 #include "shm/reducer.hpp"
 
+#include "shm/pages.hpp"
 #include "transport/call_checks.hpp"
 
 #include <algorithm>
@@ -11,8 +12,6 @@
 namespace troupe::collectives {
 
 namespace {
-
-constexpr std::uint64_t page_bytes = 4096;
 
 /// A flag in an offset: the operand is in its rank's generation file, not in its process's.
 constexpr std::uint64_t in_generation_file = std::uint64_t{1} << 63;

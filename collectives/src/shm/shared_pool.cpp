@@ -1,5 +1,7 @@
 #include <troupe/collectives/shared_pool.hpp>
 
+#include "shm/pages.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -13,12 +15,6 @@
 namespace troupe::collectives {
 
 namespace {
-
-constexpr std::uint64_t page_bytes = 4096;
-
-constexpr std::uint64_t whole_pages(std::uint64_t size_bytes) noexcept {
-  return (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
-}
 
 std::uint64_t physical_memory() {
   return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));

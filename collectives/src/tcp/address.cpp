@@ -5,21 +5,12 @@
 #include <array>
 #include <cstring>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <span>
 #include <type_traits>
 
 namespace troupe::collectives::tcp {
 
 namespace {
-
-const sockaddr_in& as_ipv4(const address& x) noexcept {
-  return *reinterpret_cast<const sockaddr_in*>(x.data());
-}
-
-const sockaddr_in6& as_ipv6(const address& x) noexcept {
-  return *reinterpret_cast<const sockaddr_in6*>(x.data());
-}
 
 /// The parts of a blob.
 constexpr unsigned blob_format = 0xa0;

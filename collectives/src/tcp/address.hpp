@@ -5,9 +5,18 @@
 #include <troupe/error.hpp>
 
 #include <cstdint>
+#include <netinet/in.h>
 #include <string>
 
 namespace troupe::collectives::tcp {
+
+/// An address of this family, and of no other.
+[[nodiscard]] inline const sockaddr_in& as_ipv4(const address& x) noexcept {
+  return *reinterpret_cast<const sockaddr_in*>(x.data());
+}
+[[nodiscard]] inline const sockaddr_in6& as_ipv6(const address& x) noexcept {
+  return *reinterpret_cast<const sockaddr_in6*>(x.data());
+}
 
 /// What a rank tells the others over the control plane. Every rank gets that of every other, so it is short: a byte
 /// that says what follows and whether the rank encrypts, 4 bytes by which a blob of another group is recognised, the

@@ -1,10 +1,10 @@
 #include "tcp/attempt.hpp"
+#include "tcp/error_text.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <fmt/format.h>
 #include <sys/socket.h>
-#include <system_error>
 #include <utility>
 
 namespace troupe::collectives::tcp {
@@ -57,7 +57,7 @@ std::optional<attempt::failed> attempt::finish_connecting() {
   socklen_t size = sizeof(code);
   ::getsockopt(fd(), SOL_SOCKET, SO_ERROR, &code, &size);
   if (code != 0)
-    return failed{refusal::none, std::generic_category().message(code), code};
+    return failed{refusal::none, text_of(code), code};
   auto& handshake =
       stage_.emplace<dialling_handshake>(group_.identity, dialled_->acceptor, dialled_->lane, random_nonce());
   outgoing_.assign(handshake.hello().begin(), handshake.hello().end());

@@ -46,7 +46,7 @@ void connection::send_acknowledgement(std::uint64_t tag) {
 bool connection::write(std::size_t budget_bytes) {
   std::size_t moved = 0;
   auto after = transferred::state::open;
-  while (!is_closed_ && !outgoing_.empty() && moved < budget_bytes && after == transferred::state::open) {
+  while (stage_ != stage::closed && !outgoing_.empty() && moved < budget_bytes && after == transferred::state::open) {
     std::array<iovec, 2 * messages_per_write> buffers;
     std::size_t count = 0;
     auto skipped = written_bytes_;
@@ -130,7 +130,7 @@ bool connection::claim(const frame_header& header, filling& place) {
 bool connection::read(std::size_t budget_bytes) {
   std::size_t moved = 0;
   auto has_advanced = advance();
-  while (!is_closed_ && wants_to_read() && !is_blocked() && moved < budget_bytes) {
+  while (stage_ != stage::closed && wants_to_read() && !is_blocked() && moved < budget_bytes) {
     const auto got = read_more();
     moved += got.bytes;
     has_advanced = advance() || has_advanced;
@@ -238,7 +238,7 @@ void connection::drop_all() noexcept {
   wanted_.clear();
   kept_.clear();
   now_ = between_messages{};
-  is_closed_ = true;
+  close();
 }
 
 } // namespace troupe::collectives::tcp

@@ -86,10 +86,13 @@ class connection {
   [[nodiscard]] bool is_blocked() const noexcept { return std::holds_alternative<parked>(now_); }
 
   /// The peer was seen to have closed its side.
-  void note_hangup() noexcept { is_hung_up_ = true; }
+  void note_hangup() noexcept {
+    if (stage_ == stage::open)
+      stage_ = stage::hung_up;
+  }
   /// Nothing can be received any more, or nothing sent.
   [[nodiscard]] bool is_closed() const noexcept {
-    return is_closed_ || (is_hung_up_ && (wants_to_write() || is_blocked()));
+    return stage_ == stage::closed || (stage_ == stage::hung_up && (wants_to_write() || is_blocked()));
   }
   [[nodiscard]] const std::string& why() const noexcept { return stream_->why(); }
 
@@ -135,6 +138,13 @@ class connection {
     frame_header header;
   };
 
+  enum class stage : std::uint8_t {
+    open,
+    /// The peer was seen to have closed its side.
+    hung_up,
+    closed,
+  };
+
   static constexpr ticket no_ticket = SIZE_MAX;
 
   bool advance();
@@ -143,7 +153,7 @@ class connection {
   std::size_t take_buffered(std::byte* to, std::uint64_t size_bytes);
   transferred read_more();
   void count_written(std::size_t bytes);
-  void close() noexcept { is_closed_ = true; }
+  void close() noexcept { stage_ = stage::closed; }
 
   const std::uint32_t peer_;
   const std::unique_ptr<channel> stream_;
@@ -162,8 +172,7 @@ class connection {
   std::size_t buffer_begin_ = 0;
   std::size_t buffer_end_ = 0;
 
-  bool is_closed_ = false;
-  bool is_hung_up_ = false;
+  stage stage_ = stage::open;
 };
 
 } // namespace troupe::collectives::tcp

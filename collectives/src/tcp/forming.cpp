@@ -1,5 +1,6 @@
 #include "tcp/forming.hpp"
 #include "tcp/attempt.hpp"
+#include "tcp/error_text.hpp"
 
 #include <algorithm>
 #include <fmt/format.h>
@@ -7,7 +8,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <system_error>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -39,10 +39,6 @@ constexpr int accepts_per_turn = 64;
 
 /// A pair of ranks has a connection for messages and one for words.
 constexpr std::uint8_t lanes = 2;
-
-std::string text_of(int code) {
-  return std::generic_category().message(code);
-}
 
 /// Small messages leave at once, and a host that has gone without a word is noticed.
 void set_options(int socket) {

@@ -1,5 +1,8 @@
 #include <troupe/collectives/listener.hpp>
 
+#include "tcp/address.hpp"
+#include "tcp/error_text.hpp"
+
 #include <algorithm>
 #include <arpa/inet.h>
 #include <array>
@@ -9,7 +12,7 @@
 #include <memory>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <system_error>
+#include <strings.h>
 
 namespace troupe::collectives::tcp {
 
@@ -17,18 +20,6 @@ namespace {
 
 /// Many may connect before the forming thread accepts them.
 constexpr int backlog = 1024;
-
-std::string text_of(int code) {
-  return std::generic_category().message(code);
-}
-
-const sockaddr_in& as_ipv4(const address& x) noexcept {
-  return *reinterpret_cast<const sockaddr_in*>(x.data());
-}
-
-const sockaddr_in6& as_ipv6(const address& x) noexcept {
-  return *reinterpret_cast<const sockaddr_in6*>(x.data());
-}
 
 /// 0, or the error number.
 int bind_and_listen(const unique_fd& socket, const address& at) {
@@ -78,6 +69,19 @@ std::string to_string(const address& x) {
   }
   ::inet_ntop(AF_INET, &as_ipv4(x).sin_addr, text.data(), text.size());
   return fmt::format("{}:{}", text.data(), x.port());
+}
+
+bool is_loopback(std::string_view host) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
+  const auto text = std::string{host};
+  in_addr v4{};
+  if (::inet_pton(AF_INET, text.c_str(), &v4) == 1)
+    return ntohl(v4.s_addr) >> 24 == 127;
+  in6_addr v6{};
+  if (::inet_pton(AF_INET6, text.c_str(), &v6) == 1)
+    return IN6_IS_ADDR_LOOPBACK(&v6);
+  return ::strcasecmp(text.c_str(), "localhost") == 0;
 }
 
 expected<address> resolve_own_host(const std::string& host) {

@@ -1,8 +1,8 @@
 #include "tcp/channel.hpp"
+#include "tcp/error_text.hpp"
 
 #include <cerrno>
 #include <sys/socket.h>
-#include <system_error>
 #include <utility>
 
 namespace troupe::collectives::tcp {
@@ -58,7 +58,7 @@ class plain_channel final : public channel {
       if (errno == EAGAIN || errno == EWOULDBLOCK)
         return {0, transferred::state::would_block};
       if (errno != EINTR)
-        return closed_because(std::generic_category().message(errno));
+        return closed_because(text_of(errno));
     }
   }
 

@@ -1,5 +1,6 @@
 #include "tcp/channel.hpp"
 
+#include "tcp/error_text.hpp"
 #include "tcp/outgoing_records.hpp"
 
 #include <troupe/serialization/files/digest.hpp>
@@ -15,7 +16,6 @@
 #include <optional>
 #include <string_view>
 #include <sys/socket.h>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -96,12 +96,12 @@ class psk_channel final : public tls_channel {
     if (const auto code = records_.flush(); code == EAGAIN) {
       return state::wants_write;
     } else if (code != 0) {
-      static_cast<void>(closed_because(std::generic_category().message(code)));
+      static_cast<void>(closed_because(text_of(code)));
       return state::failed;
     }
     if (failure == SSL_ERROR_NONE) {
       // Without the key there would be no session to resume, and no certificate either.
-      if (::SSL_session_reused(ssl_.get()) == 1 && secrets_ == known_secrets{true, true} && export_binding()) {
+      if (::SSL_session_reused(ssl_.get()) == 1 && sends_with_ && receives_with_ && export_binding()) {
         take_over();
         return state::done;
       }
@@ -136,9 +136,7 @@ class psk_channel final : public tls_channel {
 
   /// OpenSSL has derived the secret of one direction.
   void note_secret(tls_side sender, const traffic_secret& secret) {
-    const auto is_own = sender == side_;
-    (is_own ? sends_with_ : receives_with_).emplace(secret, records_per_key_);
-    (is_own ? secrets_.own : secrets_.peers) = true;
+    (sender == side_ ? sends_with_ : receives_with_).emplace(secret, records_per_key_);
   }
 
   // -- the channel
@@ -150,8 +148,7 @@ class psk_channel final : public tls_channel {
       // For the announcement of a key, too.
       if (!records_.has_room(record_content_bytes + key_update.size() + 2 * record_overhead_bytes)) {
         if (const auto code = records_.flush(); code != 0) {
-          result.after = code == EAGAIN ? transferred::state::would_block
-                                        : closed_because(std::generic_category().message(code)).after;
+          result.after = code == EAGAIN ? transferred::state::would_block : closed_because(text_of(code)).after;
           return result;
         }
       }
@@ -182,7 +179,7 @@ class psk_channel final : public tls_channel {
   transferred read(std::span<const iovec> buffers) override {
     transferred result;
     std::size_t used = 0;
-    is_drained_ = false;
+    forget_drained();
     while (!buffers.empty()) {
       if (rest_begin_ != rest_.size()) {
         // Of a record that was larger than the buffers.
@@ -200,11 +197,11 @@ class psk_channel final : public tls_channel {
       const auto record = next_record();
       if (record.empty()) {
         // A socket that gave less than it was asked for has no more.
-        result.after = std::exchange(is_drained_, false) && !is_ended_ ? transferred::state::would_block : receive();
+        result.after = forget_drained() ? transferred::state::would_block : receive();
         // What has arrived is passed on first; the next call reports the end.
         if (result.after == transferred::state::closed && result.bytes != 0)
           result.after = transferred::state::open;
-        if (result.after != transferred::state::open || (is_ended_ && result.bytes != 0))
+        if (result.after != transferred::state::open || (is_ended() && result.bytes != 0))
           return result;
         continue;
       }
@@ -223,18 +220,29 @@ class psk_channel final : public tls_channel {
     const auto code = records_.flush();
     if (code == EAGAIN)
       return {0, transferred::state::would_block};
-    return code == 0 ? transferred{} : closed_because(std::generic_category().message(code));
+    return code == 0 ? transferred{} : closed_because(text_of(code));
   }
 
   int fd() const noexcept override { return socket_.get(); }
 
  private:
-  struct known_secrets {
-    bool own = false;
-    bool peers = false;
-
-    bool operator==(const known_secrets&) const = default;
+  enum class socket_state : std::uint8_t {
+    may_have_more,
+    /// It gave less than it was asked for.
+    drained,
+    /// Nothing is read from it any more.
+    ended,
   };
+
+  [[nodiscard]] bool is_ended() const noexcept { return arriving_ == socket_state::ended; }
+
+  /// The socket is asked again the next time. Whether it was drained.
+  bool forget_drained() noexcept {
+    if (arriving_ != socket_state::drained)
+      return false;
+    arriving_ = socket_state::may_have_more;
+    return true;
+  }
 
   bool export_binding() {
     static constexpr auto label = std::string_view{"EXPORTER-Channel-Binding"};
@@ -261,7 +269,7 @@ class psk_channel final : public tls_channel {
       return {};
     const auto size = record_bytes_of(arrived);
     if (size == 0) {
-      is_ended_ = true;
+      arriving_ = socket_state::ended;
       static_cast<void>(closed_because("the peer sends no TLS records"));
     }
     return size == 0 || arrived.size() < size ? std::span<const std::byte>{} : arrived.first(size);
@@ -269,7 +277,7 @@ class psk_channel final : public tls_channel {
 
   /// Reads more from the socket.
   transferred::state receive() {
-    if (is_ended_)
+    if (is_ended())
       return transferred::state::closed;
     if (incoming_begin_ != 0) {
       std::memmove(incoming_.data(), incoming_.data() + incoming_begin_, incoming_end_ - incoming_begin_);
@@ -279,15 +287,15 @@ class psk_channel final : public tls_channel {
       const auto got = ::recv(socket_.get(), incoming_.data() + incoming_end_, incoming_.size() - incoming_end_, 0);
       if (got > 0) {
         incoming_end_ += static_cast<std::size_t>(got);
-        is_drained_ = incoming_end_ != incoming_.size();
+        arriving_ = incoming_end_ == incoming_.size() ? socket_state::may_have_more : socket_state::drained;
         return transferred::state::open;
       }
       if (got < 0 && errno == EINTR)
         continue;
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return transferred::state::would_block;
-      is_ended_ = true;
-      return closed_because(got == 0 ? "the peer closed the connection" : std::generic_category().message(errno)).after;
+      arriving_ = socket_state::ended;
+      return closed_because(got == 0 ? "the peer closed the connection" : text_of(errno)).after;
     }
   }
 
@@ -322,7 +330,7 @@ class psk_channel final : public tls_channel {
         receives_with_->advance();
         return true;
       }
-      is_ended_ = true;
+      arriving_ = socket_state::ended;
       static_cast<void>(closed_because(type ? "the peer ended the TLS session" : type.error().message));
       return false;
     }
@@ -349,8 +357,8 @@ class psk_channel final : public tls_channel {
   const std::uint64_t records_per_key_;
   /// Until the handshake is over.
   ssl_ptr ssl_;
-  known_secrets secrets_;
   session_binding binding_{};
+  /// Both are known once the handshake is over.
   std::optional<record_key> sends_with_;
   std::optional<record_key> receives_with_;
   /// Records as they arrive.
@@ -360,8 +368,7 @@ class psk_channel final : public tls_channel {
   /// What a record carried that the caller had no room for.
   std::vector<char> rest_;
   std::size_t rest_begin_ = 0;
-  bool is_drained_ = false;
-  bool is_ended_ = false;
+  socket_state arriving_ = socket_state::may_have_more;
 };
 
 psk_channel& channel_of(SSL* ssl) {

@@ -13,10 +13,6 @@ static_assert(std::is_trivially_copyable_v<call_word> && std::has_unique_object_
 /// The limit of words that a peer has not confirmed.
 constexpr std::uint64_t max_outgoing_words = 4;
 
-bool is_pairwise(const call_record& call) noexcept {
-  return call.kind == call_kind::send || call.kind == call_kind::receive;
-}
-
 /// Whether `call` cannot end before `peer` makes the matching call, given the peer's numbers of collective calls and of
 /// sends to and receives from this rank. False in doubt.
 bool needs(const call_record& call, std::uint32_t peer, std::uint64_t collective_calls, std::uint64_t sends,
@@ -140,7 +136,7 @@ bool call_agreement::see(std::uint32_t peer, const call_record& theirs) {
 std::optional<call_record> call_agreement::contradicted_by(std::uint32_t peer, const call_record& theirs) const {
   if (theirs.kind == call_kind::none)
     return std::nullopt;
-  if (!is_pairwise(theirs)) {
+  if (!is_pairwise(theirs.kind)) {
     // A call that this rank has yet to make, or no longer remembers, is for the peer to compare.
     const auto& mine = history_[theirs.sequence % history_.size()];
     if (mine.kind != call_kind::none && mine.sequence == theirs.sequence && !fit_together(mine, theirs))
@@ -175,7 +171,7 @@ bool call_agreement::is_concerned() const {
     return false;
   if (mismatch_->left == rank_ || mismatch_->right == rank_)
     return true;
-  return !is_pairwise(call_) && !is_pairwise(mismatch_->of_left) && !is_pairwise(mismatch_->of_right) &&
+  return !is_pairwise(call_.kind) && !is_pairwise(mismatch_->of_left.kind) && !is_pairwise(mismatch_->of_right.kind) &&
          call_.sequence >= std::min(mismatch_->of_left.sequence, mismatch_->of_right.sequence);
 }
 
@@ -229,7 +225,7 @@ std::string call_agreement::position_of(std::uint32_t peer, time_point now) cons
     return fmt::format("{} has made no call yet", name);
   if (!said.has(call_word::under_way))
     return fmt::format("{} has made no call since {}, which it ended {} ago", name, to_string(said.call), elapsed);
-  if (!is_pairwise(said.call) && !is_pairwise(call_) && said.call.sequence == call_.sequence)
+  if (!is_pairwise(said.call.kind) && !is_pairwise(call_.kind) && said.call.sequence == call_.sequence)
     return fmt::format("{} has been waiting in the same call for {}", name, elapsed);
   return fmt::format("{} has been in {} for {}", name, to_string(said.call), elapsed);
 }

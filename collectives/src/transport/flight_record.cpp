@@ -15,10 +15,6 @@ std::string to_text(std::chrono::nanoseconds x) {
   return fmt::format("{} s", us / 1'000'000);
 }
 
-bool is_pairwise(call_kind kind) noexcept {
-  return kind == call_kind::send || kind == call_kind::receive;
-}
-
 } // namespace
 
 std::string_view to_string(call_kind kind) noexcept {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <stdexcept>
-#include <utility>
 
 namespace troupe::collectives {
 
@@ -12,7 +11,7 @@ void accumulation_plan::begin(shard_range range) {
         fmt::format("an accumulator's range [{}, {}) is not inside the {} shards", range.first, range.last, shards_)};
   range_ = range;
   cursor_ = range.first;
-  contributed_ = closed_ = false;
+  stage_ = stage::open;
   operations_.clear();
   stack_.clear();
   free_.clear();
@@ -21,7 +20,7 @@ void accumulation_plan::begin(shard_range range) {
 }
 
 void accumulation_plan::advance_to(shard_id shard) {
-  if (closed_)
+  if (is_closed())
     throw std::logic_error{
         fmt::format("shard {} comes after the accumulator's step was closed; call begin first", shard)};
   if (!range_.contains(shard) || shard.value < cursor_)
@@ -35,16 +34,16 @@ void accumulation_plan::advance_to(shard_id shard) {
 std::size_t accumulation_plan::open_contribution() {
   operations_.clear();
   push_leaf();
-  contributed_ = true;
+  stage_ = stage::contributed;
   return stack_.back().buffer;
 }
 
 void accumulation_plan::close() {
-  if (closed_)
+  if (is_closed())
     throw std::logic_error{"the accumulator's step is closed already; call begin first"};
-  closed_ = true;
   plan_contribution();
   plan_zeros_until(range_.last);
+  stage_ = stage::closed;
 }
 
 void accumulation_plan::push_leaf() {
@@ -56,8 +55,9 @@ void accumulation_plan::push_leaf() {
 
 /// Plans the operations that were waiting for the contribution on top of the stack.
 void accumulation_plan::plan_contribution() {
-  if (!std::exchange(contributed_, false))
+  if (stage_ != stage::contributed)
     return;
+  stage_ = stage::open;
   if (widens_)
     operations_.push_back({operation::kind::widen, stack_.back().buffer, 0});
   plan_joins();

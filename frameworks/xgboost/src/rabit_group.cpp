@@ -1,6 +1,7 @@
 #include "rabit_group.hpp"
 #include "booster.hpp"
 
+#include <troupe/runtime/keys.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
 #include <algorithm>
@@ -72,10 +73,21 @@ void check_version() {
 
 } // namespace
 
-rabit_group::rabit_group(train_context& ctx, std::chrono::seconds deadline) {
+expected<void> check_data_plane(const std::string& host, bool trusted_network) {
+  if (trusted_network || runtime::is_loopback(host))
+    return {};
+  return fail(errc::invalid_argument,
+              fmt::format("XGBoost's workers send each other clear text, and {} is not this machine: place all workers "
+                          "on one node, or, if the network is private or a tunnel, say so with "
+                          "cluster.trusted_network (--trusted-network)",
+                          host));
+}
+
+rabit_group::rabit_group(train_context& ctx, const settings& how) {
   if (ctx.world_size() == 1)
     return;
   check_version();
+  const auto deadline = how.deadline;
   auto where = rendezvous_point{};
   if (ctx.rank() == 0) {
     auto secret = serialization::random_hex(where.secret.size() / 2);
@@ -86,21 +98,22 @@ rabit_group::rabit_group(train_context& ctx, std::chrono::seconds deadline) {
     std::ranges::copy(host, where.host.begin());
   }
   ctx.broadcast(std::span{reinterpret_cast<std::uint8_t*>(&where), sizeof where});
+  value_or_throw(check_data_plane(where.host.data(), how.trusted_network));
   auto secret = std::string{where.secret.begin(), where.secret.end()};
-  auto how = nlohmann::json{{"xgboost_communicator", "rabit"},
-                            {"rabit_tracker_uri", where.host.data()},
-                            {"rabit_tracker_port", where.port},
-                            {"rabit_task_id", rabit_tracker::task_id(ctx.rank(), secret)},
-                            // Does not retry a lost peer.
-                            {"DMLC_WORKER_CONNECT_RETRY", 1},
-                            {"rabit_timeout", 1},
-                            {"rabit_timeout_sec", deadline.count()},
-                            // The ring hangs if a peer is lost; the tree does not.
-                            {"rabit_reduce_ring_mincount", 2'147'483'647}};
+  auto options = nlohmann::json{{"xgboost_communicator", "rabit"},
+                                {"rabit_tracker_uri", where.host.data()},
+                                {"rabit_tracker_port", where.port},
+                                {"rabit_task_id", rabit_tracker::task_id(ctx.rank(), secret)},
+                                // Does not retry a lost peer.
+                                {"DMLC_WORKER_CONNECT_RETRY", 1},
+                                {"rabit_timeout", 1},
+                                {"rabit_timeout_sec", deadline.count()},
+                                // The ring hangs if a peer is lost; the tree does not.
+                                {"rabit_reduce_ring_mincount", 2'147'483'647}};
   check(XGBRegisterLogCallback(print_log));
   auto limit = watchdog{deadline + std::chrono::seconds{5}, "XGBoost's workers have not connected to each other"};
   try {
-    check(XGCommunicatorInit(how.dump().c_str()));
+    check(XGCommunicatorInit(options.dump().c_str()));
   } catch (const library_error& x) {
     if (tracker_ && tracker_->reason().code != errc::none)
       throw exception{tracker_->reason()};

@@ -1,13 +1,19 @@
 #pragma once
 
 #include "rabit_tracker.hpp"
+#include "settings.hpp"
 
+#include <troupe/error.hpp>
 #include <troupe/train_context.hpp>
 
-#include <chrono>
 #include <memory>
+#include <string>
 
 namespace troupe::xgboost {
+
+/// rabit sends clear text. Fails with `errc::invalid_argument` if that would leave this machine, and nobody has said
+/// that the network is private. `host`: where the workers find rank 0; loopback if all are on one node. Pure.
+[[nodiscard]] expected<void> check_data_plane(const std::string& host, bool trusted_network);
 
 /// Connects the workers of a run as a group of XGBoost: while connected, training in this thread is distributed. Every
 /// rank creates one and leaves it.
@@ -15,7 +21,7 @@ class rabit_group {
  public:
   /// Returns once all workers are connected. A process that does not connect within the deadline exits, so that it can
   /// be replaced: XGBoost itself would wait forever. Throws `exception` and `library_error`.
-  rabit_group(train_context& ctx, std::chrono::seconds deadline);
+  rabit_group(train_context& ctx, const settings& how);
 
   /// Closes the connections, so that no peer waits for this rank.
   ~rabit_group();

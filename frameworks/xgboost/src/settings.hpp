@@ -18,6 +18,8 @@ inline constexpr boosting::tree_library this_library{"XGBoost", "xgboost"};
 /// The settings sent to the workers.
 struct settings : boosting::settings {
   std::chrono::seconds deadline{0};
+  /// `cluster_config::trusted_network`.
+  bool trusted_network = false;
 };
 
 /// Fails with `errc::invalid_argument` for an invalid configuration.

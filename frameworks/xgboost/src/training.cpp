@@ -108,7 +108,7 @@ class trees final : public boosting::learner {
 void train(train_context& ctx, const make_training_sets& make) {
   auto how = value_or_throw(read_settings(ctx.config(), ctx.options()));
   auto rounds = boosting::rounds{ctx, this_library, how, make};
-  auto group = rabit_group{ctx, how.deadline};
+  auto group = rabit_group{ctx, how};
   try {
     auto mine = trees{ctx, how, rounds};
     rounds.run(mine);

@@ -1,5 +1,6 @@
 #include "net/host_name.hpp"
 
+#include <troupe/collectives/listener.hpp>
 #include <troupe/runtime/keys.hpp>
 
 #include <fmt/format.h>
@@ -64,15 +65,7 @@ std::string this_host() {
 }
 
 bool is_loopback(std::string_view host) {
-  auto text = without_brackets(host);
-  in_addr v4{};
-  if (inet_pton(AF_INET, text.c_str(), &v4) == 1)
-    return ntohl(v4.s_addr) >> 24 == 127;
-  in6_addr v6{};
-  if (inet_pton(AF_INET6, text.c_str(), &v6) == 1)
-    return IN6_IS_ADDR_LOOPBACK(&v6);
-  constexpr std::string_view name = "localhost";
-  return std::ranges::equal(text, name, [](unsigned char a, char b) { return std::tolower(a) == b; });
+  return collectives::tcp::is_loopback(host);
 }
 
 } // namespace troupe::runtime

@@ -158,21 +158,32 @@ expected<validity> check_dates(const fs::path& path, const X509* certificate) {
   return result;
 }
 
-expected<validity> check_files(const tls_files& files, std::string_view advice) {
-  TROUPE_TRY(auto key, read_key(files.key));
-  TROUPE_TRY(auto certificate, read_certificate(files.certificate));
-  TROUPE_TRY(auto authority, read_certificate(files.ca));
-  if (!belongs_to(certificate.get(), key.get()))
+expected<key_material> read_material(const tls_files& files) {
+  key_material result;
+  TROUPE_TRY(result.key, read_key(files.key));
+  TROUPE_TRY(result.certificate, read_certificate(files.certificate));
+  TROUPE_TRY(result.authority, read_certificate(files.ca));
+  return result;
+}
+
+expected<void> check_match(const tls_files& files, const key_material& what, std::string_view advice) {
+  if (!belongs_to(what.certificate.get(), what.key.get()))
     return refuse(files.certificate, fmt::format("does not belong to the key {}", files.key.string()), advice);
-  if (!is_signed_by(certificate.get(), authority.get()))
+  if (!is_signed_by(what.certificate.get(), what.authority.get()))
     return refuse(files.certificate, fmt::format("is not signed by the authority {}", files.ca.string()), advice);
-  auto own = check_dates(files.certificate, certificate.get());
-  auto its = check_dates(files.ca, authority.get());
-  if (!own)
-    return own;
-  if (!its)
-    return its;
-  return *own == validity::valid ? *its : validity::expired;
+  return {};
+}
+
+expected<validity> check_dates(const tls_files& files, const key_material& what) {
+  TROUPE_TRY(const auto own, check_dates(files.certificate, what.certificate.get()));
+  TROUPE_TRY(const auto its, check_dates(files.ca, what.authority.get()));
+  return own == validity::valid ? its : validity::expired;
+}
+
+expected<validity> check_files(const tls_files& files, std::string_view advice) {
+  TROUPE_TRY(const auto what, read_material(files));
+  TROUPE_TRY(check_match(files, what, advice));
+  return check_dates(files, what);
 }
 
 } // namespace troupe::runtime

@@ -39,6 +39,21 @@ namespace troupe::runtime {
 /// Valid or expired; fails for a certificate that is not valid yet. `path` is for the message.
 [[nodiscard]] expected<validity> check_dates(const std::filesystem::path& path, const X509* certificate);
 
+/// What the three files of a host hold.
+struct key_material {
+  key_ptr key;
+  certificate_ptr certificate;
+  certificate_ptr authority;
+};
+
+[[nodiscard]] expected<key_material> read_material(const tls_files& files);
+
+/// Fails with `errc::not_authenticated`, and this advice, for files that do not belong together.
+[[nodiscard]] expected<void> check_match(const tls_files& files, const key_material& what, std::string_view advice);
+
+/// Whether both certificates are valid, or one has expired; fails for one that is not valid yet.
+[[nodiscard]] expected<validity> check_dates(const tls_files& files, const key_material& what);
+
 /// Whether the three files are readable and belong together. Expired ones are no error, since those for loopback are
 /// made again. `advice` ends the message about files that do not belong together.
 [[nodiscard]] expected<validity> check_files(const tls_files& files, std::string_view advice);

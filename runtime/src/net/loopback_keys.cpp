@@ -41,15 +41,16 @@ expected<std::optional<validity>> check_loopback_keys(const fs::path& directory)
   if (lstat(directory.c_str(), &status) != 0 && errno == ENOENT)
     return std::optional<validity>{};
   TROUPE_TRY(check_directory(directory));
-  auto advice = fmt::format("remove the directory {} to have its keys made again", directory.string());
-  auto result = check_files(loopback_files(directory), advice);
-  if (!result) {
-    auto reason = std::move(result.error());
-    if (reason.message.find(advice) == std::string::npos)
-      reason.message += ", or " + advice;
-    return fail(std::move(reason));
-  }
-  return *result;
+  const auto files = loopback_files(directory);
+  const auto advice = fmt::format("remove the directory {} to have its keys made again", directory.string());
+  const auto or_as_advised = [&advice](error reason) {
+    reason.message += ", or " + advice;
+    return reason;
+  };
+  TROUPE_TRY(const auto what, read_material(files).map_error(or_as_advised));
+  TROUPE_TRY(check_match(files, what, advice));
+  TROUPE_TRY(const auto result, check_dates(files, what).map_error(or_as_advised));
+  return result;
 }
 
 /// Makes new keys unless another process has just made them.

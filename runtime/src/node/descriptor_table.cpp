@@ -47,37 +47,36 @@ offer_decision descriptor_table::offer(worker_id worker, const descriptor_offer&
     return refuse({errc::invalid_argument,
                    fmt::format("worker {} has already offered its descriptors for generation {}; it can do so once",
                                worker, what.generation)});
-  if (failure_)
-    return refuse(*failure_);
+  if (const auto* before = std::get_if<failed>(&exchange_))
+    return refuse(before->reason);
   if (auto reason = contradiction(worker, what)) {
-    failure_ = *reason;
-    if (!complete_)
-      refuse_all_waiting(*reason, result);
+    refuse_all_waiting(*reason, result);
+    exchange_ = failed{*reason};
     return refuse(std::move(*reason));
   }
   places_[what.local_rank] = worker;
   result.placed = true;
-  complete_ = std::ranges::all_of(places_, [](const auto& place) { return place.has_value(); });
-  if (complete_)
-    for (const auto& place : places_)
-      result.complete.push_back(*place);
+  if (!std::ranges::all_of(places_, [](const auto& place) { return place.has_value(); }))
+    return result;
+  exchange_ = complete{};
+  for (const auto& place : places_)
+    result.complete.push_back(*place);
   return result;
 }
 
 void descriptor_table::leave(worker_id worker) {
-  if (!complete_)
+  if (is_open())
     std::ranges::replace(places_, std::optional{worker}, std::nullopt);
 }
 
 bool descriptor_table::waits(worker_id worker) const {
-  return !complete_ && std::ranges::find(places_, worker) != places_.end();
+  return is_open() && std::ranges::find(places_, worker) != places_.end();
 }
 
 void descriptor_table::begin(const descriptor_offer& what) {
   newest_ = what.generation;
   places_.assign(what.local_world_size, std::nullopt);
-  complete_ = false;
-  failure_.reset();
+  exchange_ = open{};
 }
 
 std::optional<error> descriptor_table::contradiction(worker_id worker, const descriptor_offer& what) const {
@@ -94,7 +93,7 @@ std::optional<error> descriptor_table::contradiction(worker_id worker, const des
 }
 
 void descriptor_table::refuse_all_waiting(const error& reason, offer_decision& result) {
-  if (complete_)
+  if (!is_open())
     return;
   for (auto& place : places_)
     if (auto worker = std::exchange(place, std::nullopt))

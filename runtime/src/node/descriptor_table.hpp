@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <variant>
 #include <vector>
 
 namespace troupe::runtime {
@@ -56,6 +57,14 @@ class descriptor_table {
   [[nodiscard]] bool waits(worker_id worker) const;
 
  private:
+  /// Workers wait for others.
+  struct open {};
+  struct complete {};
+  struct failed {
+    error reason;
+  };
+
+  [[nodiscard]] bool is_open() const noexcept { return std::holds_alternative<open>(exchange_); }
   void begin(const descriptor_offer& what);
   [[nodiscard]] std::optional<error> contradiction(worker_id worker, const descriptor_offer& what) const;
   void refuse_all_waiting(const error& reason, offer_decision& result);
@@ -65,8 +74,7 @@ class descriptor_table {
 
   /// By local rank, in the newest generation.
   std::vector<std::optional<worker_id>> places_;
-  bool complete_ = false;
-  std::optional<error> failure_;
+  std::variant<open, complete, failed> exchange_;
 };
 
 } // namespace troupe::runtime

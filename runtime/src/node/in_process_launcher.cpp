@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
@@ -57,25 +58,26 @@ class threaded_worker {
     {
       auto lock = std::lock_guard{mutex_};
       life_ = std::make_unique<worker_life>(functions_, bootstrap, std::move(descriptors), std::move(hooks));
-      if (is_cancelled_)
+      if (stage_ == stage::cancelled)
         life_->cancel();
     }
     result_ = life_->run();
     auto lock = std::lock_guard{mutex_};
-    has_ended_ = true;
+    stage_ = stage::ended;
     ended_.notify_all();
   }
 
   void cancel() {
     auto lock = std::lock_guard{mutex_};
-    is_cancelled_ = true;
+    if (stage_ == stage::under_way)
+      stage_ = stage::cancelled;
     if (life_)
       life_->cancel();
   }
 
   [[nodiscard]] bool ends_within(std::chrono::milliseconds limit) {
     auto lock = std::unique_lock{mutex_};
-    return ended_.wait_for(lock, limit, [this] { return has_ended_; });
+    return ended_.wait_for(lock, limit, [this] { return stage_ == stage::ended; });
   }
 
   [[nodiscard]] const actors::launch_request& who() const noexcept { return who_; }
@@ -91,14 +93,15 @@ class threaded_worker {
   }
 
  private:
+  enum class stage : std::uint8_t { under_way, cancelled, ended };
+
   std::vector<function> functions_;
   actors::launch_request who_;
   std::unique_ptr<worker_life> life_;
   expected<void> result_;
   std::mutex mutex_;
   std::condition_variable ended_;
-  bool is_cancelled_ = false;
-  bool has_ended_ = false;
+  stage stage_ = stage::under_way;
 };
 
 class in_process_launcher : public actors::process_launcher {

@@ -26,16 +26,6 @@ namespace {
 constexpr std::size_t max_notes_bytes = 1 << 20;
 constexpr std::size_t max_program_headers = 4096;
 
-std::string hexadecimal(std::span<const std::byte> bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string result;
-  for (auto b : bytes) {
-    result += digits[std::to_integer<unsigned>(b) >> 4];
-    result += digits[std::to_integer<unsigned>(b) & 15];
-  }
-  return result;
-}
-
 std::size_t rounded_up(std::size_t n, std::size_t alignment) {
   return (n + alignment - 1) / alignment * alignment;
 }
@@ -53,7 +43,7 @@ std::optional<std::string> build_id_of_notes(std::span<const std::byte> notes, s
       return std::nullopt;
     if (header.n_type == NT_GNU_BUILD_ID && header.n_namesz == sizeof(ELF_NOTE_GNU) && header.n_descsz > 0 &&
         std::memcmp(notes.data() + sizeof(header), ELF_NOTE_GNU, sizeof(ELF_NOTE_GNU)) == 0)
-      return hexadecimal(notes.subspan(content, header.n_descsz));
+      return serialization::to_hex(notes.subspan(content, header.n_descsz));
     notes = notes.subspan(std::min(rounded_up(content_end, alignment), notes.size()));
   }
   return std::nullopt;
@@ -155,7 +145,7 @@ expected<std::string> digest_of_file(int fd, std::string_view path) {
   }
   std::array<std::byte, EVP_MAX_MD_SIZE> result{};
   EVP_DigestFinal_ex(digest.get(), reinterpret_cast<unsigned char*>(result.data()), nullptr);
-  return "sha256:" + hexadecimal(std::span{result}.first(20));
+  return "sha256:" + serialization::to_hex(std::span{result}.first(20));
 }
 
 constexpr auto own_executable = "/proc/self/exe";

@@ -53,10 +53,6 @@ expected<found_interface> find_interface(const std::string& address) {
 
 } // namespace
 
-expected<std::string> interface_of(const std::string& address) {
-  return find_interface(address).map([](const auto& x) { return x.name; });
-}
-
 expected<void> set_nccl_interface(const std::string& address, std::optional<std::string>& set) {
   if (!set && std::getenv(interface_variable) != nullptr)
     return {};

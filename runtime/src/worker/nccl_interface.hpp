@@ -7,14 +7,10 @@
 
 namespace troupe::runtime {
 
-/// The network interface that carries this address of this host: "lo" for 127.0.0.1. Fails with `errc::unreachable`
-/// where there is none.
-[[nodiscard]] expected<std::string> interface_of(const std::string& address);
-
 /// Has NCCL listen on the interface that carries `address`, by its environment variables; where the user has set
 /// NCCL_SOCKET_IFNAME, that counts. NCCL reads them once: to be called before it is opened, and `set` is to be kept for
-/// the life of the process. Fails with `errc::unsatisfiable` where NCCL listens on another interface already, and as
-/// `interface_of` does.
+/// the life of the process. Fails with `errc::unsatisfiable` where NCCL listens on another interface already, and with
+/// `errc::unreachable` where no interface of this host has the address.
 [[nodiscard]] expected<void> set_nccl_interface(const std::string& address, std::optional<std::string>& set);
 
 } // namespace troupe::runtime

@@ -1,4 +1,5 @@
 #include "booster.hpp"
+#include "rabit_group.hpp"
 #include "settings.hpp"
 
 #include <doctest/doctest.h>
@@ -43,6 +44,7 @@ TEST_CASE("settings reach the workers unchanged") {
   config.checkpoint_every = 7;
   config.model_bytes = 123'456;
   config.deadline = std::chrono::seconds{99};
+  config.trainer.cluster.trusted_network = true;
   auto sent = settings_of(config).value();
   auto own = own_settings_of(sent);
   auto got = read_settings(config_of(this_library, sent, own, {{"mine", 1}}),
@@ -55,7 +57,21 @@ TEST_CASE("settings reach the workers unchanged") {
   CHECK(got.checkpoint_every == 7);
   CHECK(got.model_bytes == 123'456);
   CHECK(got.deadline == config.deadline);
+  CHECK(got.trusted_network);
   CHECK(!read_settings({{"mine", 1}}, nlohmann::json::object()));
+}
+
+TEST_CASE("rows' sums go between hosts in clear text only where the network is trusted") {
+  for (const auto* here : {"127.0.0.1", "localhost", "::1"})
+    CHECK(check_data_plane(here, false));
+  CHECK(check_data_plane("10.0.0.7", true));
+  for (const auto* elsewhere : {"10.0.0.7", "node-1.example.org", "fd00::7"}) {
+    auto refused = check_data_plane(elsewhere, false);
+    REQUIRE(!refused);
+    CHECK(refused.error().code == errc::invalid_argument);
+    CHECK(refused.error().message.find(elsewhere) != std::string::npos);
+    CHECK(refused.error().message.find("cluster.trusted_network") != std::string::npos);
+  }
 }
 
 TEST_CASE("the memory for a model grows with rounds, classes and leaves") {

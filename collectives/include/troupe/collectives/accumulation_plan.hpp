@@ -46,7 +46,7 @@ class accumulation_plan {
   /// Plans the rest: no shard follows.
   void close();
 
-  [[nodiscard]] bool is_closed() const noexcept { return closed_; }
+  [[nodiscard]] bool is_closed() const noexcept { return stage_ == stage::closed; }
 
   /// The operations that complete the last contribution and the zeros around it, in execution order. They apply to any
   /// part of the buffers.
@@ -61,6 +61,13 @@ class accumulation_plan {
   [[nodiscard]] std::uint32_t shards() const noexcept { return shards_; }
 
  private:
+  enum class stage : std::uint8_t {
+    open,
+    /// The leaf on top of the stack is a contribution that is neither joined nor widened yet.
+    contributed,
+    closed,
+  };
+
   void push_leaf();
   void plan_contribution();
   void plan_zeros_until(std::uint32_t shard);
@@ -71,9 +78,7 @@ class accumulation_plan {
   shard_range range_;
   /// The shard whose leaf is on top of the stack is `cursor_ - 1`.
   std::uint32_t cursor_ = 0;
-  /// Whether that leaf is a contribution that is neither joined nor widened yet.
-  bool contributed_ = false;
-  bool closed_ = false;
+  stage stage_ = stage::open;
   std::size_t buffers_ = 0;
   std::vector<operation> operations_;
   std::vector<std::size_t> free_;

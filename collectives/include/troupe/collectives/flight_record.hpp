@@ -30,6 +30,11 @@ enum class call_kind : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(call_kind kind) noexcept;
 
+/// Whether it is a call of two ranks, and not a collective one.
+[[nodiscard]] constexpr bool is_pairwise(call_kind kind) noexcept {
+  return kind == call_kind::send || kind == call_kind::receive;
+}
+
 /// One call, reduced to what all ranks must agree on. Trivially copyable; compared between processes.
 struct call_record {
   static constexpr std::uint32_t every_peer = UINT32_MAX;

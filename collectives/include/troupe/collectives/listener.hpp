@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <sys/socket.h>
 
 /// Everything in a run that listens for its peers, data ports and the driver's port for parts, gets its socket here.
@@ -34,6 +35,10 @@ class address {
 
 /// "10.0.0.7:4711", "[fd00::7]:4711".
 [[nodiscard]] std::string to_string(const address& x);
+
+/// True for "localhost", 127.0.0.0/8 and ::1, also in brackets: addresses that only processes on this machine can
+/// reach. No name is looked up.
+[[nodiscard]] bool is_loopback(std::string_view host);
 
 /// An address of this machine, by name or number; its port is 0. Fails with `errc::unreachable` if the name does not
 /// resolve or names another machine.

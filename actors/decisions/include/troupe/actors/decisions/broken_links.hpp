@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace troupe::actors {
@@ -38,13 +38,21 @@ class broken_links {
   [[nodiscard]] std::vector<std::uint32_t> dead(run_time now) const;
 
  private:
+  struct not_dialled {};
+  /// Nothing is known from the last attempt.
+  struct unanswered {};
+  /// Every attempt since then was refused.
+  struct refused {
+    run_time since;
+  };
+
+  enum class report : std::uint8_t { due, made };
+
   struct link {
     std::string why;
     run_time since;
-    bool was_dialled = false;
-    bool was_told = false;
-    /// Since when every attempt was refused.
-    std::optional<run_time> refused_since = {};
+    std::variant<not_dialled, unanswered, refused> dialled = {};
+    report to_run = report::due;
   };
 
   std::map<std::uint32_t, link> links_;

@@ -8,30 +8,37 @@
 
 namespace troupe::actors {
 
-/// What a rank knows between two steps about the checkpoint that might be taken there. What differs between ranks has
-/// been made the same by the step's barrier, so that all decide alike.
-struct checkpoint_boundary {
-  /// After the last step, or when the run was asked to stop.
-  bool last = false;
-  /// `checkpoint_config::every_steps` says so.
-  bool due = false;
-  /// Somebody has asked for one after this step.
-  bool asked = false;
-  /// An earlier one was postponed, or overtaken by the end of its generation, on any rank.
-  bool owed = false;
-  /// All report from here to form the next generation.
-  bool regroups = false;
-  /// Whether `in_flight` and `owed` come from a barrier of this generation. A member that learned from the others that
-  /// the step counts did not see that barrier's words.
-  bool agreed = true;
+/// Whether one is due at a boundary by `checkpoint_config::every_steps`, or because a custom loop saves there.
+enum class checkpoint_due : std::uint8_t {
+  no,
+  /// It may be left out because of those in flight.
+  may_be_skipped,
+  /// It is taken in its own step.
+  in_this_step,
+};
+
+/// What a barrier of this generation has made the same on all ranks.
+struct agreed_checkpoints {
   /// The most that any rank still writes, or waits for.
   std::uint64_t in_flight = 0;
-  /// 0: training waits until each is durable.
-  std::uint64_t max_in_flight = 1;
+  /// An earlier one was postponed, or overtaken by the end of its generation, on any rank.
+  bool owed = false;
   /// Whether what is in flight takes the place of one that was overtaken.
   bool retrying = false;
-  /// Whether one that is due may be left out because of those in flight.
-  bool may_skip = true;
+};
+
+/// What a rank knows between two steps, but the last, about the checkpoint that might be taken there. What differs
+/// between ranks has been made the same by the step's barrier, so that all decide alike.
+struct checkpoint_boundary {
+  checkpoint_due due = checkpoint_due::no;
+  /// Somebody has asked for one after this step.
+  bool asked = false;
+  /// All report from here to form the next generation.
+  bool regroups = false;
+  /// Nothing for a member that learned from the others that the step counts: it did not see the barrier's words.
+  std::optional<agreed_checkpoints> agreed;
+  /// 0: training waits until each is durable.
+  std::uint64_t max_in_flight = 1;
 };
 
 enum class checkpoint_decision : std::uint8_t {
@@ -50,17 +57,16 @@ enum class checkpoint_decision : std::uint8_t {
   skip,
 };
 
-/// What to do about a checkpoint at a boundary. Pure.
+/// What to do about a checkpoint at a boundary that is not the last. Pure.
 [[nodiscard]] constexpr checkpoint_decision decide_checkpoint(const checkpoint_boundary& at) noexcept {
-  if (at.last)
-    return checkpoint_decision::take_and_wait;
-  // Members that come and go would overtake it again and again.
-  auto protects = at.regroups && at.retrying && at.in_flight > 0 && at.agreed;
-  if (!at.due && !at.asked && !at.owed)
-    return protects ? checkpoint_decision::wait : checkpoint_decision::none;
+  const auto is_wanted = at.due != checkpoint_due::no || at.asked;
   // The others may have begun one here in a generation that is over, and do not come back to this step.
   if (!at.agreed)
-    return checkpoint_decision::postpone;
+    return is_wanted ? checkpoint_decision::postpone : checkpoint_decision::none;
+  // Members that come and go would overtake it again and again.
+  const auto protects = at.regroups && at.agreed->retrying && at.agreed->in_flight > 0;
+  if (!is_wanted && !at.agreed->owed)
+    return protects ? checkpoint_decision::wait : checkpoint_decision::none;
   // The end of the generation would overtake it. What somebody has asked for is not put off: all may be about to leave.
   if (at.regroups)
     return at.asked   ? checkpoint_decision::take_and_wait
@@ -68,12 +74,12 @@ enum class checkpoint_decision : std::uint8_t {
                       : checkpoint_decision::postpone;
   if (at.max_in_flight == 0)
     return checkpoint_decision::take_and_wait;
-  if (at.in_flight < at.max_in_flight)
+  if (at.agreed->in_flight < at.max_in_flight)
     return checkpoint_decision::take;
   // At a later step the state would be another one.
-  if (at.due && !at.may_skip)
+  if (at.due == checkpoint_due::in_this_step)
     return checkpoint_decision::wait_and_take;
-  return at.asked || at.owed ? checkpoint_decision::postpone : checkpoint_decision::skip;
+  return at.asked || at.agreed->owed ? checkpoint_decision::postpone : checkpoint_decision::skip;
 }
 
 /// What a rank knows about the checkpoints of its run, from barrier to barrier, and its decision at each boundary. A
@@ -92,37 +98,36 @@ class checkpoint_agreement {
 
   /// A barrier of this generation agreed on the most that any rank has in flight, and on whether any rank owes one.
   void on_barrier(generation_id generation, std::uint64_t in_flight, bool owed) noexcept {
-    agreed_ = {generation, in_flight, owed};
+    agreed_ = agreed_words{generation, in_flight, owed};
   }
 
   /// What to do at the boundary after `step`.
   [[nodiscard]] checkpoint_decision decide(step_id step, const consider_checkpoint& what, generation_id now) {
     checkpoint_boundary at;
-    at.last = what.is_last;
-    at.due = what.is_due || is_due(step);
+    if (what.is_due || is_due(step))
+      at.due = may_skip_ ? checkpoint_due::may_be_skipped : checkpoint_due::in_this_step;
     at.asked = what.is_asked;
     at.regroups = what.regroups;
     at.max_in_flight = max_in_flight_;
-    at.may_skip = may_skip_;
-    at.agreed = agreed_.generation == now;
-    at.in_flight = agreed_.in_flight;
-    at.owed = at.agreed ? agreed_.owed : owed_;
-    if (at.agreed) {
+    if (agreed_ && agreed_->generation == now) {
+      at.agreed = agreed_checkpoints{agreed_->in_flight, agreed_->owed, retried_in_ == now};
       // What was asked for in this generation, and is not known to be durable.
-      const auto is_open = at.asked || (asked_in_ == now && (at.in_flight > 0 || at.owed));
+      const auto is_open = at.asked || (asked_in_ == now && (agreed_->in_flight > 0 || agreed_->owed));
       asked_in_ = is_open ? std::optional{now} : std::nullopt;
       at.asked = at.asked || (at.regroups && is_open);
     }
-    at.retrying = retried_in_ == now;
+    // Nothing comes after the last.
+    if (what.is_last)
+      return checkpoint_decision::take_and_wait;
     const auto decision = decide_checkpoint(at);
     if (decision == checkpoint_decision::take || decision == checkpoint_decision::wait_and_take)
-      retried_in_ = at.owed ? std::optional{now} : std::nullopt;
+      retried_in_ = at.agreed->owed ? std::optional{now} : std::nullopt;
     return decision;
   }
 
   /// Those in flight were waited for at the boundary after `step`, and none was taken.
   void on_waited(step_id step, bool was_overtaken) noexcept {
-    owed_ = owed_ || is_due(step) || agreed_.owed || was_overtaken;
+    owed_ = owed_ || is_due(step) || (agreed_ && agreed_->owed) || was_overtaken;
   }
 
  private:
@@ -138,7 +143,8 @@ class checkpoint_agreement {
   std::uint64_t max_in_flight_;
   bool may_skip_;
   bool owed_ = false;
-  agreed_words agreed_;
+  /// By the last barrier.
+  std::optional<agreed_words> agreed_;
   /// The generation in which one was asked for, until it is durable.
   std::optional<generation_id> asked_in_;
   /// The generation in which the last one was begun in place of one that was overtaken.

@@ -223,8 +223,6 @@ class run_coordinator {
   [[nodiscard]] const std::vector<run_plan>& accepted() const noexcept { return attempt_.plans().all(); }
   /// Whether the training function has a loop of its own, without boundaries that the coordinator could use.
   [[nodiscard]] bool has_own_loop() const { return attempt_.plans().has_own_loop(); }
-  /// Whether the run fails or all is done: what is left of it has a grace period to end.
-  [[nodiscard]] bool in_grace() const noexcept { return is<run_phase::failing>() || is<run_phase::releasing>(); }
 
  private:
   template <class Phase>

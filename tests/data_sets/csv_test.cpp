@@ -50,6 +50,30 @@ std::vector<std::string> texts(const column& read) {
 
 } // namespace
 
+// A member without a default of its own would be an error in both: it has no value, or whoever leaves it out is warned.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wmissing-field-initializers"
+
+TEST_CASE("a column's members that are left out have their defaults") {
+  const csv_column untouched;
+  const std::vector<csv_column> columns{{.name = "a"}, {.from = {"x", "y"}}, {.name = "b", .type = csv_type::i64}};
+  CHECK(untouched.name.empty());
+  CHECK(untouched.type == csv_type::f32);
+  CHECK(untouched.from.empty());
+  CHECK(untouched.categories.empty());
+  CHECK(columns[0].type == csv_type::f32);
+  CHECK(columns[0].from.empty());
+  CHECK(columns[1].name.empty());
+  CHECK(columns[1].type == csv_type::f32);
+  CHECK(columns[2].categories.empty());
+  const auto read = parsed("a,b\n1.5,2\n", {.columns = {columns[0], columns[2]}});
+  REQUIRE(read.size() == 2);
+  CHECK(values<float>(read[0]) == std::vector<float>{1.5f});
+  CHECK(values<std::int64_t>(read[1]) == std::vector<std::int64_t>{2});
+}
+
+#pragma GCC diagnostic pop
+
 TEST_CASE("files written by Python are read back") {
   constexpr auto names = std::array{"plain",
                                     "with, comma",

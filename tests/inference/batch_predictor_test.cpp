@@ -24,8 +24,12 @@ struct predictions {
   scratch_runs here;
   std::string model;
 
-  predictions() {
-    auto trained = here.run({TROUPE_INFERENCE_RUN, "train", here.path("runs").string(), "model"});
+  predictions() { train(5); }
+
+  /// Trains the model up to this step, from where it is.
+  void train(int steps) {
+    auto trained =
+        here.run({TROUPE_INFERENCE_RUN, "train", here.path("runs").string(), "model", std::to_string(steps)});
     INFO(trained.err);
     REQUIRE(trained.status == exit_status{0, {}});
     model = trained.out.substr(0, trained.out.find('\n'));
@@ -139,6 +143,45 @@ TEST_CASE("predictions are written as CSV that keeps every bit, and written agai
   INFO(again.err);
   CHECK(again.status == exit_status{0, {}});
   CHECK(read_file(with.here.path("again.csv")) == text);
+}
+
+TEST_CASE(
+    "a model that was trained further predicts anew under a name that is taken, and the old predictions are kept") {
+  constexpr std::uint64_t rows = 5000;
+  predictions with;
+  const auto first_model = with.model;
+  const auto before = with.predicted("run", "before.npy", "1", "", "nobody", rows);
+  const auto old = with.here.result("run");
+  with.train(8);
+  REQUIRE(with.model != first_model);
+
+  const auto after = with.predicted("run", "after.npy", "2", "", "nobody", rows);
+  CHECK(after != before);
+  CHECK(after == with.predicted("another", "another.npy", "1", "", "nobody", rows));
+  const auto now = with.here.result("run");
+  CHECK(now["resumed_from_step"] == 0);
+  CHECK(now["state_sha256"] != old["state_sha256"]);
+  CHECK(with.here.result("run.1")["state_sha256"] == old["state_sha256"]);
+  CHECK(stored_state(with.here.run_directory("run.1") / "checkpoints" /
+                     std::filesystem::path{old["latest_checkpoint"].get<std::string>()}.filename()) ==
+        old["state_sha256"]);
+
+  // The same model again has nothing to do, and what was predicted with the first goes on as its own run.
+  CHECK(with.run("run", "same.npy", "1", "", "nobody", rows).status == exit_status{0, {}});
+  CHECK(read_file(with.here.path("same.npy")) == after);
+  CHECK(!std::filesystem::exists(with.here.run_directory("run.2")));
+  with.model = first_model;
+  CHECK(with.run("run.1", "old.npy", "1", "", "nobody", rows).status == exit_status{0, {}});
+  CHECK(read_file(with.here.path("old.npy")) == before);
+
+  // What is no prediction is left alone.
+  const auto trained = with.here.result("model");
+  const auto refused = with.run("model", "none.npy", "1", "", "nobody", rows);
+  INFO(refused.err);
+  CHECK(refused.status == exit_status{1, {}});
+  CHECK(with.here.result("model") == trained);
+  CHECK(!std::filesystem::exists(with.here.run_directory("model.1")));
+  CHECK(!std::filesystem::exists(with.here.path("none.npy")));
 }
 
 TEST_CASE("what cannot be predicted is refused with what to do, and nothing is overwritten") {

@@ -120,19 +120,19 @@ int predict(const app& program, const function& predict_rows, inference::batch_p
 
 } // namespace
 
-// inference_run train STORAGE NAME | predict STORAGE NAME CHECKPOINT OUTPUT ROWS WORKERS NODES KILL
+// inference_run train STORAGE NAME STEPS | predict STORAGE NAME CHECKPOINT OUTPUT ROWS WORKERS NODES KILL
 int main(int argc, char** argv) {
   auto train = function{"train", ::train};
   auto predict_rows = inference::prediction_function("predict", make_job);
   auto program = app{argc, argv, {train, predict_rows}};
   auto config = trainer_config{};
-  if (argc < 4)
+  if (argc < 5)
     return 2;
   config.run.storage_path = argv[2];
   config.run.name = argv[3];
   try {
     if (std::string{argv[1]} == "train") {
-      config.run.steps = 5;
+      config.run.steps = std::strtoull(argv[4], nullptr, 10);
       auto trainer = troupe::trainer{program, train, config};
       auto result = trainer.fit();
       std::printf("%s\n", result.latest_checkpoint.c_str());

@@ -1,6 +1,7 @@
 #include "memory_file_system.hpp"
 #include "scratch_runs.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace troupe::testing;
@@ -64,6 +66,39 @@ TEST_CASE("every checkpoint that is due is taken or counted as skipped, and chan
       CHECK(counts["skipped"] == 0);
     t.check_files("in-flight-" + in_flight, result);
   }
+}
+
+TEST_CASE("the best checkpoints stay besides the latest, and the result names them, and the best with its score") {
+  scratch_runs here;
+  const auto ran = here.run({program(TROUPE_MISBEHAVING), "keep the best", "2", here.path("runs").string(), "run"});
+  INFO(ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  const auto result = here.result("run");
+  INFO(result.dump(2));
+  CHECK(result["due_checkpoints"]["taken"] == 6);
+  const auto path_of = [&](int step) {
+    return (here.run_directory("run") / "checkpoints" / ("step-0000000" + std::to_string(step))).string();
+  };
+  // The scores of steps 1 to 6 are 5, 1, 4, 2, 3 and 6.
+  const auto& kept = result["checkpoints"];
+  REQUIRE(kept.size() == 3);
+  auto at = kept.begin();
+  for (const auto& [step, score] : {std::pair{2, 1.0}, std::pair{4, 2.0}, std::pair{6, 6.0}}) {
+    CAPTURE(step);
+    const auto& each = *at++;
+    CHECK(each["step"] == step);
+    CHECK(each["path"] == path_of(step));
+    CHECK(each["score"] == score);
+    CHECK(each["metrics"]["score"] == score);
+    CHECK(stored_state(path_of(step)).size() == 64);
+  }
+  CHECK(result["best_checkpoint"] == kept[0]);
+  CHECK(result["latest_checkpoint"] == path_of(6));
+  CHECK(stored_state(path_of(6)) == result["state_sha256"]);
+  CHECK(stored_state(path_of(2)) != result["state_sha256"]);
+  auto on_disk = here.checkpoints("run");
+  std::ranges::sort(on_disk);
+  CHECK(on_disk == std::vector<fs::path>{path_of(2), path_of(4), path_of(6)});
 }
 
 TEST_CASE("workers that are killed more often than checkpoints are due cost no bit and do not prevent checkpoints") {

@@ -11,7 +11,8 @@
 #include <vector>
 
 /// A training program whose state is in memory without an address, or in ordinary memory; the result must be the same.
-/// Rank 1 kills itself on request, and training is slow until it has been replaced.
+/// Rank 1 kills itself on request, and training is slow until it has been replaced. A program that "forgets" does so
+/// too, and computes with the number of steps that its process has done, which a worker that joins does not have.
 namespace {
 
 /// Larger than one message.
@@ -21,6 +22,8 @@ constexpr std::size_t gradient_elements = 64;
 void train(troupe::train_context& ctx) {
   const auto is_hidden = ctx.options().at("hidden").get<bool>();
   const auto dies = ctx.options().at("dies").get<bool>();
+  const auto forgets = ctx.options().at("forgets").get<bool>();
+  std::uint64_t steps_of_process = 0;
   std::vector<float> weights(elements, 1.0f);
   auto hidden = std::make_shared<troupe::testing::hidden_memory>(elements * sizeof(float));
   if (is_hidden) {
@@ -44,8 +47,9 @@ void train(troupe::train_context& ctx) {
       for (auto sample : shard.samples())
         shard.gradient()[sample % gradient_elements] += weights[sample] + static_cast<float>(sample);
     auto gradient = step.all_reduce();
+    const auto extra = forgets ? static_cast<float>(++steps_of_process) : 0.0f;
     for (std::size_t i = 0; i < elements; i += 997)
-      weights[i] = 0.5f * weights[i] + gradient[i % gradient_elements];
+      weights[i] = 0.5f * weights[i] + gradient[i % gradient_elements] + extra;
     if (is_hidden)
       hidden->assign(weights);
     step.report({{"weight", weights[0]}});
@@ -54,14 +58,16 @@ void train(troupe::train_context& ctx) {
 
 } // namespace
 
-// hidden_state here|hidden lives|dies STAGE_ABOVE WORKERS STEPS STORAGE NAME
+// hidden_state here|hidden lives|dies|forgets STAGE_ABOVE WORKERS STEPS STORAGE NAME
 int main(int argc, char** argv) {
   auto train = troupe::function{"train", ::train};
   auto app = troupe::app{argc, argv, {train}};
   if (argc != 8)
     return 2;
   troupe::trainer_config config;
-  config.options = {{"hidden", std::string{argv[1]} == "hidden"}, {"dies", std::string{argv[2]} == "dies"}};
+  config.options = {{"hidden", std::string{argv[1]} == "hidden"},
+                    {"dies", std::string{argv[2]} != "lives"},
+                    {"forgets", std::string{argv[2]} == "forgets"}};
   config.failure.background_transfer_above_bytes = std::strtoull(argv[3], nullptr, 10);
   config.scaling.num_workers = static_cast<std::uint32_t>(std::atoi(argv[4]));
   config.run.steps = std::strtoull(argv[5], nullptr, 10);

@@ -1,9 +1,11 @@
 #include <troupe/troupe.hpp>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -12,7 +14,8 @@
 
 /// A training program that misbehaves on rank 1, or the only one in the driver's process, in step 3. With "heal" in
 /// front it does so in the first generation only, and the run is expected to survive. "throw later" throws in step 5,
-/// and is otherwise the same as "behave".
+/// and rank 1's loss is not a number from step 4 on if it is to "diverge", or to "diverge and end"; these are otherwise
+/// the same as "behave".
 namespace {
 
 [[noreturn]] void stand_still() {
@@ -51,7 +54,7 @@ void misbehave(troupe::train_context& ctx, const std::string& how) {
     std::raise(SIGSEGV);
   if (how == "abort")
     std::abort();
-  if (how == "sleep")
+  if (how == "sleep" || how == "loop")
     stand_still();
 }
 
@@ -103,6 +106,11 @@ void train_epochs(troupe::train_context& ctx) {
   }
 }
 
+/// The score after a step, if it counts: the best, that is the least, are those of steps 2 and 4.
+double score_after(std::uint64_t step) {
+  return std::array{0.0, 5.0, 1.0, 4.0, 2.0, 3.0, 6.0}.at(step);
+}
+
 void train(troupe::train_context& ctx) {
   auto heals = ctx.config().at("heal").get<bool>();
   auto how = ctx.config().at("how").get<std::string>();
@@ -114,8 +122,10 @@ void train(troupe::train_context& ctx) {
   plan.data = {64, "sixty-four samples of nothing"};
   plan.batch_samples = 16;
   plan.gradient_elements = weights.size();
+  if (how == "no batch")
+    plan.batch_samples = 0;
   ctx.for_each_step(plan, [&](troupe::step& step) {
-    if (step.number() == 3 && how == "crash")
+    if (step.number() == 3 && (how == "crash" || how == "loop"))
       misbehave(ctx, how);
     if (step.number() == 3 && ctx.rank() == ctx.config().at("culprit").get<unsigned>() &&
         (!heals || ctx.generation() == 1 || how == "throw always"))
@@ -124,15 +134,18 @@ void train(troupe::train_context& ctx) {
       throw std::runtime_error{"the gradient is on holiday"};
     if (how == "write early" || (how == "write early later" && step.number() >= 3))
       weights[0] += 1;
-    for (auto& shard : step.shards())
+    for (auto& shard : step.shards()) {
       for (auto sample : shard.samples())
         shard.gradient()[sample % 16] += static_cast<float>(sample);
+      if (step.number() >= 4 && ctx.rank() == 1 && ctx.options().at("diverges").get<bool>())
+        shard.add("loss", std::numeric_limits<double>::quiet_NaN());
+    }
     auto gradient = step.all_reduce();
     for (std::size_t i = 0; i < weights.size(); ++i)
       weights[i] += gradient[i];
     if (how == "drift" && ctx.rank() == 1)
       weights[7] += 1;
-    step.report({{"loss", step.mean_loss()}});
+    step.report({{"loss", step.mean_loss()}, {"score", score_after(step.number())}});
     if (!how.starts_with("finish") || step.number() != 4)
       return;
     // The others have said that the run is finished, or are about to.
@@ -168,10 +181,21 @@ int main(int argc, char** argv) {
     config.failure.background_transfer_above_bytes = 0;
   }
   const auto workers = static_cast<std::uint32_t>(std::atoi(argv[2]));
-  const auto survives = heals || how == "crash";
+  const auto survives = heals || how == "crash" || how == "loop";
   const auto throws_later = how == "throw later";
-  config.config = {{"how", throws_later ? "behave" : how}, {"heal", heals}, {"culprit", workers == 0 ? 0 : 1}};
-  config.options = {{"throws", throws_later}};
+  const auto diverges = how.starts_with("diverge");
+  if (how == "diverge and end")
+    config.failure.not_finite = troupe::not_finite_mode::end_run;
+  if (how == "keep the best") {
+    config.checkpoint.every_steps = 1;
+    config.checkpoint.num_to_keep = 1;
+    config.checkpoint.score_attribute = "score";
+    config.checkpoint.score_order = troupe::score_mode::min;
+    config.checkpoint.num_best_to_keep = 2;
+  }
+  config.config = {
+      {"how", throws_later || diverges ? "behave" : how}, {"heal", heals}, {"culprit", workers == 0 ? 0 : 1}};
+  config.options = {{"throws", throws_later}, {"diverges", diverges}};
   config.scaling.num_workers = workers;
   config.scaling.placement = troupe::placement_strategy::spread;
   config.run.storage_path = argv[3];
@@ -179,7 +203,7 @@ int main(int argc, char** argv) {
   config.run.steps = 6;
   // Each line is durable before the program continues.
   config.checkpoint.max_in_flight = 0;
-  if (heals) {
+  if (heals || how == "loop") {
     config.failure.report_after = std::chrono::milliseconds{500};
     config.failure.replace_after = std::chrono::milliseconds{how == "linger" ? 60'000 : 3'000};
     config.run.collective_timeout = std::chrono::milliseconds{200};

@@ -52,6 +52,20 @@ class closed_port {
 
 } // namespace
 
+TEST_CASE("the help shows an option's name, and not how its flag is stored") {
+  scratch_runs here;
+  const auto shown = here.run({program(TROUPE_CHARLM), "--help"});
+  INFO(shown.out);
+  CHECK(shown.status == exit_status{0, {}});
+  CHECK(contains(shown.out, "--no-replace "));
+  CHECK(!contains(shown.out, "{false}"));
+  CHECK(!contains(shown.out, "{true}"));
+  // It means what it says.
+  const auto off = here.run(here.charlm("run", {"--no-replace", "--workers", "1"}));
+  INFO(off.err);
+  CHECK(off.status == exit_status{0, {}});
+}
+
 TEST_CASE("a missing, empty or too short text is rejected") {
   scratch_runs here;
   refused(here, here.charlm("text", {"--text", here.path("absent.txt").string()}), {"absent.txt"});

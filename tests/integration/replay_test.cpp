@@ -1,13 +1,17 @@
 #include "scratch_runs.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <doctest/doctest.h>
 #include <random>
 #include <set>
+#include <string>
 #include <sys/stat.h>
 #include <tuple>
+#include <vector>
 
 using namespace troupe::testing;
 namespace fs = std::filesystem;
@@ -16,6 +20,39 @@ namespace {
 
 bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
+}
+
+/// One bit of one gradient of `flipped_bit`. Lower bits are lost when shards are summed.
+struct injection {
+  static constexpr int lowest_bit = 5;
+
+  int step = 0;
+  int rank = 0;
+  int element = 0;
+  int bit = 31;
+
+  /// The name of what it lies in.
+  [[nodiscard]] std::string piece() const {
+    if (element >= 5000 && element < 5300)
+      return "'middle'";
+    const auto [name, first, count] = element < 5000 ? std::tuple{"inner", 0, 5000} : std::tuple{"outer", 5300, 9000};
+    const auto begin = (element - first) / 4096 * 4096;
+    return "'" + std::string{name} + "' (its elements " + std::to_string(begin) + " to " +
+           std::to_string(std::min(begin + 4095, count - 1)) + ")";
+  }
+};
+
+/// The first and the last elements of tensors, steps and ranks, and others by chance.
+std::vector<injection> make_injections(std::uint64_t seed) {
+  auto random = std::mt19937_64{seed};
+  auto below = [&random](int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); };
+  std::vector<injection> result{{1, 0, 0}, {7, 1, 5299}, {12, 2, 14'299}};
+  result.resize(std::getenv("TROUPE_LONG_TESTS") == nullptr ? 6 : 60);
+  for (auto each = result.begin() + 3; each != result.end(); ++each)
+    *each = {1 + below(12), below(3), below(14'300)};
+  for (auto& each : result)
+    each.bit = injection::lowest_bit + below(32 - injection::lowest_bit);
+  return result;
 }
 
 struct laboratory : scratch_runs {
@@ -36,9 +73,10 @@ struct laboratory : scratch_runs {
   }
 
   /// A run of `flipped_bit`.
-  void train(const std::string& name, int workers, int step = 0, int rank = 0, int element = 0) {
+  void train(const std::string& name, int workers, const injection& flip = {}) {
     auto ran = run({program(TROUPE_FLIPPED_BIT), std::to_string(workers), path("runs").string(), name,
-                    std::to_string(step), std::to_string(rank), std::to_string(element)});
+                    std::to_string(flip.step), std::to_string(flip.rank), std::to_string(flip.element),
+                    std::to_string(flip.bit)});
     INFO(ran.err);
     REQUIRE(ran.status == exit_status{0, {}});
   }
@@ -112,18 +150,21 @@ TEST_CASE(
     "bisect names the step and the tensor of one flipped bit, on whichever rank, and replay the run that has it") {
   laboratory here;
   here.train("good", 1);
-  struct injection {
-    int step;
-    int rank;
-    int element;
-    std::string tensor;
-  };
+  const auto* given = std::getenv("TROUPE_SEED");
+  const auto seed = given != nullptr                              ? std::strtoull(given, nullptr, 10)
+                    : std::getenv("TROUPE_LONG_TESTS") != nullptr ? std::random_device{}()
+                                                                  : 20261125u;
+  MESSAGE("TROUPE_SEED=", seed);
   auto number = 0;
-  for (const auto& [step, rank, element, tensor] :
-       {injection{1, 0, 0, "'inner' (its elements 0 to 4095)"}, injection{7, 1, 5299, "'middle'"},
-        injection{12, 2, 14'299, "'outer' (its elements 8192 to 8999)"}}) {
+  for (const auto& flip : make_injections(seed)) {
+    const auto& [step, rank, element, bit] = flip;
+    CAPTURE(step);
+    CAPTURE(rank);
+    CAPTURE(element);
+    CAPTURE(bit);
+    const auto tensor = flip.piece();
     const auto name = "bad-" + std::to_string(++number);
-    here.train(name, 3, step, rank, element);
+    here.train(name, 3, flip);
     const auto compared =
         here.troupe({"bisect", here.run_directory("good").string(), here.run_directory(name).string()});
     INFO(compared.out << compared.err);
@@ -143,6 +184,63 @@ TEST_CASE(
                                 " differs from what the run has recorded, in the gradient "
                                 "of " +
                                 tensor));
+  }
+}
+
+TEST_CASE("the first steps of a run that began with another's state, in which a tensor has another name, are repeated, "
+          "from wherever") {
+  laboratory here;
+  const auto home = here.path("home");
+  const auto elsewhere = here.path("elsewhere");
+  for (const auto& each : {home, elsewhere})
+    fs::create_directories(each);
+  write_file(home / "scale", "0.25");
+  write_file(elsewhere / "scale", "0.75");
+  auto in = [](const fs::path& directory, std::vector<std::string> argv) {
+    argv.insert(argv.begin(), {"/usr/bin/env", "-C", directory.string()});
+    return argv;
+  };
+  auto train = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), program(TROUPE_FLIPPED_BIT));
+    const auto ran = here.run(in(home, std::move(more)));
+    INFO(ran.err);
+    REQUIRE(ran.status == exit_status{0, {}});
+  };
+  // All of its paths are relative to where it is made.
+  train({"1", "runs", "first", "0", "0", "0", "0"});
+  train({"2", "runs", "second", "0", "0", "0", "0", "runs/first"});
+  const auto second = nlohmann::json::parse(read_file(home / "runs" / "second" / "result.json"));
+  CHECK(has(second["loaded_from"].get<std::string>(), "runs/first/checkpoints/step-00000012"));
+  CHECK(second["resumed_from_step"] == 0);
+  for (const auto& run : {std::string{"../home/runs/second"}, (home / "runs" / "second").string()}) {
+    const auto replayed = here.run(in(elsewhere, {program(TROUPE_TOOL), "replay", run, "--step", "3"}),
+                                   {{"TMPDIR", here.scratch().string()}});
+    INFO(replayed.out << replayed.err);
+    CHECK(replayed.status == exit_status{0, {}});
+    CHECK(has(replayed.out, "begins from the start: no checkpoint before step 3 is kept"));
+    CHECK(has(replayed.out, "steps 1 to 3 repeated: all digests equal"));
+  }
+  CHECK(fs::is_empty(here.scratch()));
+}
+
+TEST_CASE("steps of a run that was made on caf-nodes are repeated without them") {
+  laboratory here;
+  {
+    const auto a = here.start_node();
+    const auto b = here.start_node();
+    const auto ran =
+        here.run(here.charlm("run", {"--nodes", a.address + "," + b.address, "--workers", "3", "--placement", "spread",
+                                     "--steps", "20", "--checkpoint-every", "8", "--ledger"}));
+    INFO(ran.err);
+    REQUIRE(ran.status == exit_status{0, {}});
+  }
+  CHECK(here.result("run")["workers"][0]["node"] != here.result("run")["workers"][1]["node"]);
+  for (const std::string workers : {"1", "2"}) {
+    const auto replayed = here.replay("run", 18, {"--until", "20", "--workers", workers});
+    INFO(replayed.out << replayed.err);
+    CHECK(replayed.status == exit_status{0, {}});
+    CHECK(has(replayed.out, "begins from the checkpoint after step 16"));
+    CHECK(has(replayed.out, "steps 17 to 20 repeated: all digests equal"));
   }
 }
 

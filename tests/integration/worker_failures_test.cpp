@@ -27,6 +27,13 @@ struct trial {
     return result;
   }
 
+  /// The events of a kind.
+  [[nodiscard]] std::vector<nlohmann::json> events(const std::string& kind, const std::string& name = "run") const {
+    auto result = read_lines(here.run_directory(name) / "events.jsonl");
+    std::erase_if(result, [&](const auto& each) { return each["event"] != kind; });
+    return result;
+  }
+
   /// One cause, on rank 1; all other failures are consequences.
   void check_cause(const std::string& code) const {
     auto result = here.result("run");
@@ -43,6 +50,13 @@ struct trial {
       CHECK(failures[i]["consequence"] == true);
   }
 };
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t result = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
+    ++result;
+  return result;
+}
 
 } // namespace
 
@@ -100,6 +114,101 @@ TEST_CASE("the state of a run that fails is saved by a worker that has it, and t
   CHECK(result["steps"] == 6);
   REQUIRE(t.run("behave", "undisturbed").status == exit_status{0, {}});
   CHECK(result["state_sha256"] == t.here.result("undisturbed")["state_sha256"]);
+}
+
+TEST_CASE("an error is printed once, and with a rank only where it is that rank's") {
+  trial t;
+  SUBCASE("without nodes") {}
+  SUBCASE("on nodes") {
+    t.use_nodes();
+  }
+  const auto one = t.run("throw", "one");
+  INFO(one.err);
+  CHECK(count(one.err, "the gradient is on holiday") == 1);
+  CHECK(contains(one.err, "misbehaving: rank 1 after step 2: the gradient is on holiday\n"));
+  // The plan is the program's: all ranks say the same of it, before the first step.
+  const auto all = t.run("no batch", "all");
+  INFO(all.err);
+  CHECK(all.status == exit_status{1, {}});
+  CHECK(count(all.err, "step_plan.batch_samples is 0") == 1);
+  CHECK(contains(all.err, "misbehaving: step_plan.batch_samples is 0: a step needs at least one sample\n"));
+  CHECK(t.here.result("all")["error"]["code"] == "invalid_argument");
+  CHECK(t.here.result("all")["error"]["message"].get<std::string>().starts_with("step_plan.batch_samples is 0"));
+}
+
+TEST_CASE("a program without callbacks is told on standard error where it resumes, and when nothing is left to do") {
+  trial t;
+  const auto first = t.run("throw later");
+  INFO(first.err);
+  CHECK(first.status == exit_status{1, {}});
+  CHECK(!contains(first.err, "resumes from"));
+  CHECK(!contains(first.err, "nothing was left to do"));
+  const auto saved = t.here.result("run")["latest_checkpoint"].get<std::string>();
+  const auto second = t.run("behave");
+  INFO(second.err);
+  CHECK(second.status == exit_status{0, {}});
+  CHECK(count(second.err, "resumes from step 4 in " + saved + "\n") == 1);
+  CHECK(!contains(second.err, "nothing was left to do"));
+  const auto third = t.run("behave");
+  INFO(third.err);
+  CHECK(third.status == exit_status{0, {}});
+  CHECK(contains(third.err,
+                 "resumes from step 6 in " + t.here.result("run")["latest_checkpoint"].get<std::string>() + "\n"));
+  CHECK(count(third.err, "nothing was left to do: the run in " + t.here.run_directory("run").string() +
+                             " has done step 6. Begin anew with resume_mode::restart") == 1);
+}
+
+TEST_CASE("a loss that is not a number is a warning, and ends the run before its step where that is asked for") {
+  trial t;
+  REQUIRE(t.run("behave", "undisturbed").status == exit_status{0, {}});
+  const auto undisturbed = t.here.result("undisturbed");
+  auto warned = [&](const outcome& ran, const std::string& name, const std::string& what_follows) {
+    auto warnings = t.events("warning", name);
+    std::erase_if(warnings, [](const auto& each) { return !contains(each["text"], "loss is nan"); });
+    REQUIRE(warnings.size() == 1);
+    const auto text = warnings[0]["text"].get<std::string>();
+    CHECK(text.starts_with("loss is nan in step 4 on rank 1, from shard "));
+    CHECK(text.ends_with(what_follows));
+    CHECK(count(ran.err, "warning: " + text + "\n") == 1);
+    const auto found = t.events("not_finite", name);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0]["metric"] == "loss");
+    CHECK(found[0]["value"] == "nan");
+    CHECK(found[0]["step"] == 4);
+    CHECK(found[0]["rank"] == 1);
+  };
+
+  const auto goes_on = t.run("diverge", "goes-on");
+  INFO(goes_on.err);
+  CHECK(goes_on.status == exit_status{0, {}});
+  warned(goes_on, "goes-on", "; training goes on (failure.not_finite can have the run end instead)");
+  const auto whole = t.here.result("goes-on");
+  CHECK(whole["status"] == "completed");
+  CHECK(whole["steps"] == 6);
+  CHECK(whole["failures"].empty());
+  // The gradient was finite.
+  CHECK(whole["state_sha256"] == undisturbed["state_sha256"]);
+
+  const auto ends = t.run("diverge and end", "ends");
+  INFO(ends.err);
+  CHECK(ends.status == exit_status{1, {}});
+  warned(ends, "ends", "; the run ends before that step is applied (failure.not_finite)");
+  const auto half = t.here.result("ends");
+  INFO(half.dump(2));
+  CHECK(half["status"] == "failed");
+  CHECK(half["steps"] == 3);
+  CHECK(contains(half["error"]["message"], "loss is nan"));
+  CHECK(contains(half["error"]["message"], "step 4"));
+  CHECK(contains(half["error"]["message"], "(failure.not_finite)"));
+  CHECK(half["restarts"] == 0);
+  CHECK(t.events("ended", "ends").at(0)["status"] == "failed");
+  CHECK(contains(half["latest_checkpoint"], "step-00000003"));
+  // Once the program is mended it goes on from there.
+  REQUIRE(t.run("behave", "ends").status == exit_status{0, {}});
+  const auto mended = t.here.result("ends");
+  CHECK(mended["resumed_from_step"] == 3);
+  CHECK(mended["steps"] == 6);
+  CHECK(mended["state_sha256"] == undisturbed["state_sha256"]);
 }
 
 TEST_CASE("a run that finishes itself does so in the same step, also if a worker dies before it says so") {
@@ -193,12 +302,26 @@ TEST_CASE("a crash that repeats in one step ends the run with step, signal, back
   CHECK(contains(message, "3 attempts ended in step 3: "));
   CHECK(contains(message, "SIGSEGV"));
   CHECK(contains(message, "says hello"));
-  CHECK(contains(message, "--workers 0 --name run"));
+  CHECK(contains(message, "TROUPE_IN_PROCESS=run "));
   CHECK(result["restarts"] == 2);
   CHECK(std::ranges::count_if(result["failures"], [](const auto& each) { return each["step"] == 3; }) >= 3);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   CHECK(contains(message, "backtrace"));
 #endif
+}
+
+TEST_CASE("a loop without end in one step of all ranks ends the run after three attempts, as a crash does") {
+  trial t;
+  auto ran = t.run("loop");
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  const auto result = t.here.result("run");
+  const auto message = result["error"]["message"].get<std::string>();
+  INFO(message);
+  CHECK(contains(message, "3 attempts ended in step 3: "));
+  CHECK(contains(message, "has made no progress in user code"));
+  CHECK(contains(message, "TROUPE_IN_PROCESS=run "));
+  CHECK(result["restarts"] == 2);
 }
 
 TEST_CASE("workers that end before they have joined end the run at once") {

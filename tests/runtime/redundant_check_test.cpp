@@ -83,7 +83,10 @@ TEST_CASE("a disagreement is told with step, shard, ranks, tensors and what can 
         std::string::npos);
   CHECK(text.find("on different workers: code that depends on the rank") != std::string::npos);
   CHECK(text.ends_with("; libtorch: threads 2"));
+  // The step that it happened in, not the one before.
+  CHECK(text.find("troupe replay RUN --step 30 --debug") != std::string::npos);
   auto alone = describe_disagreement(step_id{1}, {shard_id{0}, rank_id{0}, rank_id{0}}, {{"w"}}, {1, 1, 1}, "");
   CHECK(alone.find("rank 0 has computed it twice") != std::string::npos);
   CHECK(alone.find("differently each time") != std::string::npos);
+  CHECK(alone.find("troupe replay RUN --step 1 --debug") != std::string::npos);
 }

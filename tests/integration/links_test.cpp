@@ -123,7 +123,8 @@ TEST_CASE("Ctrl-C says for which nodes it waits, and the second one ends the run
   t.here.await(driver, [&] { return contains(driver.err(), "so the run waits for it"); });
   driver.signal(SIGINT);
   t.here.await(driver, [&] {
-    return contains(driver.err(), "stopping after this step: waits for node " + t.links[0]->address() + ", silent for");
+    return contains(driver.err(),
+                    "stopping after this step; waiting for node " + t.links[0]->address() + ", silent for");
   });
   driver.signal(SIGINT);
   const auto status = driver.wait();

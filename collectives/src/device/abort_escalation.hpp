@@ -17,7 +17,7 @@ class abort_escalation {
 
   struct deadlines {
     std::chrono::milliseconds abort = std::chrono::seconds{5};
-    std::chrono::milliseconds leave = std::chrono::seconds{30};
+    std::chrono::milliseconds exit_permit = std::chrono::seconds{30};
     std::chrono::milliseconds copy = std::chrono::seconds{60};
   };
 

@@ -69,11 +69,11 @@ collectives::communicator& membership::communicator() {
 
 membership::outcome membership::regroup(error reason, position where) {
   auto scope = activity::scope{activity_, activity_kind::control};
-  if (leaves_)
+  if (exit_reason_)
     throw exception{errc::timed_out,
                     fmt::format("the state of step {} could not be saved before the end of the run, because the "
                                 "training function waits for its group: {}",
-                                protocol().committed(), leaves_->message)};
+                                protocol().committed(), exit_reason_->message)};
   // At a boundary that all members have reached, the data sent to joiners stays valid.
   if (where == position::elsewhere && !protocol_.lock()->has_caught_up())
     stager_.abort(reason);
@@ -96,7 +96,7 @@ membership::outcome membership::regroup(error reason, position where) {
       if (protocol().step() == protocol().committed())
         save_and_leave(std::move(last->reason));
       // The group was lost before this worker applied the committed step: save after it is applied.
-      leaves_ = std::move(last->reason);
+      exit_reason_ = std::move(last->reason);
       return outcome::placed;
     }
     if (std::holds_alternative<actors::skip_loop_body>(action.what))
@@ -121,8 +121,8 @@ membership::outcome membership::regroup(error reason, position where) {
 }
 
 void membership::leave_if_asked() {
-  if (leaves_)
-    save_and_leave(*leaves_);
+  if (exit_reason_)
+    save_and_leave(*exit_reason_);
 }
 
 void membership::save_and_leave(error reason) {

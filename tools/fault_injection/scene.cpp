@@ -144,7 +144,7 @@ bool scene::start_driver_again() {
 }
 
 std::string scene::driver_output() {
-  driver_.log->settle();
+  driver_.log->drain();
   return driver_.process->out() + driver_.process->err();
 }
 

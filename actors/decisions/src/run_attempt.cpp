@@ -37,7 +37,7 @@ run_attempt::run_attempt(settings config, run_course course, const control_state
       generation_(from.generation),
       course_(std::move(course)),
       commands_(from.commands),
-      unsettled_(from.unsettled),
+      outstanding_(from.outstanding),
       numerics_(from.numerics),
       formed_(from.members),
       has_formed_(false),
@@ -57,8 +57,8 @@ run_attempt::run_attempt(settings config, run_course course, const control_state
 }
 
 control_state run_attempt::state_to_keep() const {
-  auto result = control_state{number_,    generation_,     began_at_,     formed_, plans_.all(), commands_,
-                              unsettled_, course_.workers, course_.asked, {},      numerics_};
+  auto result = control_state{number_,      generation_,     began_at_,     formed_, plans_.all(), commands_,
+                              outstanding_, course_.workers, course_.asked, {},      numerics_};
   if (!is_regrouping())
     return result;
   // Written early, with the members expected now, so that it is durable when the next generation forms.
@@ -72,9 +72,9 @@ control_state run_attempt::state_to_keep() const {
 
 bool run_attempt::is_kept_in(const control_state& kept) const {
   const auto generation = generation_.value + (is_regrouping() ? 1 : 0);
-  // Plans and unsettled commands only grow as long as the other numbers stay.
+  // Plans and outstanding commands only grow as long as the other numbers stay.
   if (kept.attempt != number_ || kept.generation.value != generation || kept.began_at != began_at_ ||
-      kept.commands != commands_ || kept.unsettled.size() != unsettled_.size() ||
+      kept.commands != commands_ || kept.outstanding.size() != outstanding_.size() ||
       kept.plans.size() != plans_.all().size() || kept.workers != course_.workers || kept.asked != course_.asked ||
       kept.numerics != numerics_)
     return false;
@@ -117,8 +117,8 @@ void run_attempt::note_numerics(worker_record& who, const std::string& numerics)
 }
 
 run_action run_attempt::command(decltype(control_command::what) what, std::string why) {
-  unsettled_.push_back({config_.run, ++commands_, what});
-  return {send_command{unsettled_.back()}, std::move(why)};
+  outstanding_.push_back({config_.run, ++commands_, what});
+  return {send_command{outstanding_.back()}, std::move(why)};
 }
 
 void run_attempt::note_formed(const std::vector<worker_place>& places, std::uint64_t commands_agreed) {
@@ -128,7 +128,7 @@ void run_attempt::note_formed(const std::vector<worker_place>& places, std::uint
       formed_.push_back({place, who->came_after, history_of(who->stands).loop});
   has_formed_ = true;
   // Keep commands until the next generation: the member that agreed may have died before telling others.
-  std::erase_if(unsettled_, [this](const control_command& x) { return x.sequence <= agreed_before_; });
+  std::erase_if(outstanding_, [this](const control_command& x) { return x.sequence <= agreed_before_; });
   agreed_before_ = commands_agreed;
 }
 

@@ -48,12 +48,13 @@ run_actions run_coordinator::on_adopted(const std::vector<worker_place>& others,
   for (const auto& place : others)
     actions.push_back(attempt_.dismiss_survivor(place, now));
   const auto* why = "the driver was started again";
-  append(actions, settle(attempt_.regroup(why, {errc::aborted, why})));
+  append(actions, end_or_restart_if_stuck(attempt_.regroup(why, {errc::aborted, why})));
   return with_replacement(std::move(actions));
 }
 
-/// Ends or restarts the attempt if it says that it cannot go on.
-run_actions run_coordinator::settle(run_actions actions) {
+/// Acts on the end of an attempt: restarts a lost one, fails the run if reports contradict each other, and releases the
+/// workers of a completed one.
+run_actions run_coordinator::end_or_restart_if_stuck(run_actions actions) {
   for (auto [worker, generation] : attempt_.take_cut_off())
     failures_.add(describe_failure(*attempt_.workers().find(worker), generation, {errc::unreachable, reason_of_cut}));
   if (!is<running>())
@@ -244,7 +245,7 @@ run_actions run_coordinator::go_on_without(failure_record what, const std::strin
   failures_.add(std::move(what));
   if (attempt_.workers().nobody_is_active())
     return release();
-  return settle(attempt_.regroup(why, reason));
+  return end_or_restart_if_stuck(attempt_.regroup(why, reason));
 }
 
 /// A worker without a place, with the standing `before`, has ended or is given up. The members are not affected.
@@ -252,7 +253,7 @@ run_actions run_coordinator::lose_joiner(worker_record& who, const worker_standi
                                          ended_by cause) {
   auto reason = what.reason;
   failures_.add(std::move(what));
-  return settle(attempt_.drop_joiner(who, before, cause, reason));
+  return end_or_restart_if_stuck(attempt_.drop_joiner(who, before, cause, reason));
 }
 
 /// Gives up a joiner whose process lives.
@@ -332,19 +333,19 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
   if (!goes_on() && !is<failing>())
     return {{refuse_report{report.worker, {errc::aborted, "the run is ending"}}, "the run is ending"}};
   if (is_any<standing::preparing, standing::waiting, standing::following>(who->stands))
-    return settle(attempt_.on_report_of_joiner(*who, report, now));
+    return end_or_restart_if_stuck(attempt_.on_report_of_joiner(*who, report, now));
   if (!who->is_active() || !attempt_.takes_report_of(report.generation))
     return {{refuse_report{report.worker,
                            {errc::stale_generation,
                             fmt::format("generation {} is over; the last is {}", report.generation, generation())}},
              "its generation is over"}};
   if (auto actions = attempt_.on_report_of_member(*who, report))
-    return settle(std::move(*actions));
+    return end_or_restart_if_stuck(std::move(*actions));
   // Its node may still report that a peer has ended, which is the same failure. If all live, a connection has failed,
   // and they form a new group. A worker held by a debugger does not answer the others, which is no failure.
   if (!silent_.holds_any() && !within_budget())
     return fail_run(record(*who, report.reason), name_of(who->place) + " has lost its group, too often");
-  return settle(attempt_.regroup(name_of(who->place) + " has lost its group", report.reason));
+  return end_or_restart_if_stuck(attempt_.regroup(name_of(who->place) + " has lost its group", report.reason));
 }
 
 run_actions run_coordinator::on_caught_up(const caught_up& message) {
@@ -373,7 +374,7 @@ run_actions run_coordinator::on_tick(time now) {
     return actions;
   append(actions, give_up_overdue_joiners(now));
   append(actions, attempt_.on_tick(now));
-  return settle(std::move(actions));
+  return end_or_restart_if_stuck(std::move(actions));
 }
 
 run_actions run_coordinator::give_up_overdue_joiners(time now) {
@@ -436,7 +437,7 @@ run_actions run_coordinator::on_finished(const worker_finished& message) {
     end->status = run_status::stopped;
   if (attempt_.workers().nobody_is_active())
     return release();
-  return settle(attempt_.form_when_all_have_reported());
+  return end_or_restart_if_stuck(attempt_.form_when_all_have_reported());
 }
 
 /// Lets all processes end.

@@ -405,8 +405,9 @@ class node_state : public orderly_end<node_interface::base> {
   }
 
   void answer_if_drained() {
-    if (draining_ && std::ranges::all_of(
-                         runs_, [this](const auto& x) { return x.second.workers.is_settled() && has_told(x.second); }))
+    if (draining_ && std::ranges::all_of(runs_, [this](const auto& x) {
+          return x.second.workers.all_ended_or_stuck() && has_told(x.second);
+        }))
       draining_->answer();
   }
 

@@ -379,7 +379,7 @@ class run_files_state : public orderly_end<run_files::base> {
       dropped_ += directory_->take_dropped();
       tell_dropped();
     }
-    // What is in the directory is settled then.
+    // After this the directory's content is final.
     end_writers();
     if (has_begun)
       describe_checkpoints(result);

@@ -54,10 +54,10 @@ class run_workers {
   /// As above, and repeats the commands that it missed.
   void begin_joiner(trainer_base& self, worker_id worker, const begin_training& message);
   void command_all(trainer_base& self, const control_command& command);
-  /// The commands of another driver: `last` is the number of the last, and those that may not have come to all are sent
-  /// again.
+  /// Takes over the commands of the previous driver: `last` is the number of its last command, and `outstanding` are
+  /// those that may not have reached all workers, which are sent again.
   void inherit_commands(trainer_base& self, const run_id& run, std::uint64_t last,
-                        const std::vector<control_command>& unsettled);
+                        const std::vector<control_command>& outstanding);
   void abort_all(trainer_base& self, const abort_training& message);
   void release(trainer_base& self, worker_id worker, const run_id& run) { send(self, worker, release_worker{run}); }
   void release_all(trainer_base& self, const run_id& run) { send_all(self, release_worker{run}); }

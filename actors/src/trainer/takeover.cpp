@@ -196,7 +196,7 @@ void trainer_state::take_over() {
     message.place = layout_.place_of(place, state.generation, state.attempt, {});
     workers_.begin(*this, place.worker, message);
   }
-  workers_.inherit_commands(*this, record_.run(), state.commands, state.unsettled);
+  workers_.inherit_commands(*this, record_.run(), state.commands, state.outstanding);
   nodes_->adopt_all(opening());
   act(coordinator_->on_adopted(others, now));
   for (const auto& place : places)

@@ -227,8 +227,8 @@ class staged_device_group final : public basic_device_group {
   }
 
   void let_go() noexcept override {
-    settle(down_);
-    settle(stream_);
+    drain(down_);
+    drain(stream_);
   }
 
   void wake() noexcept override {

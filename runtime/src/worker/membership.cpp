@@ -154,7 +154,7 @@ bool membership::form(const member_place& place, error& lost) {
     if (auto reason = protocol_.lock()->abort_reason())
       throw exception{std::move(*reason)};
     group_.form();
-    settle_evaluations(place);
+    share_last_evaluation(place);
     exchange_state(place);
     prepare_checkpoints();
     protocol_.lock()->on_formed();
@@ -177,7 +177,7 @@ void membership::exchange_state(const member_place& next) {
 }
 
 /// A member that was ahead sends the result of the last evaluation to those that were behind.
-void membership::settle_evaluations(const member_place& next) {
+void membership::share_last_evaluation(const member_place& next) {
   if (!next.evaluation_source)
     return;
   const auto& mine = protocol().last_evaluation();

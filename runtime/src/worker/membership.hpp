@@ -89,7 +89,7 @@ class membership {
   /// Takes the place in a new generation. False if that is lost while it forms.
   [[nodiscard]] bool form(const member_place& place, error& lost);
   [[noreturn]] void save_and_leave(error reason);
-  void settle_evaluations(const member_place& next);
+  void share_last_evaluation(const member_place& next);
   void exchange_state(const member_place& next);
 
   const begin_training& begin_;

@@ -29,7 +29,7 @@ struct hang_policy {
   /// The limits of NCCL's `revoke` and `abort`, each; of the work that is left on a stream; of the exit permit; and of
   /// the copy.
   std::chrono::milliseconds abort_deadline = std::chrono::seconds{5};
-  std::chrono::milliseconds settle_deadline = std::chrono::seconds{5};
+  std::chrono::milliseconds drain_deadline = std::chrono::seconds{5};
   std::chrono::milliseconds exit_permit_deadline = std::chrono::seconds{30};
   std::chrono::milliseconds copy_deadline = std::chrono::seconds{60};
 };

@@ -12,8 +12,8 @@
 
 namespace troupe::actors {
 
-/// The worker processes of one run on one node: which were started, which live, which were killed and why, and which of
-/// those the kernel does not end.
+/// The worker processes of one run on one node: which were started, which live, which were killed and why, and which
+/// are stuck, because the kernel does not end them.
 class hosted_workers {
  public:
   using time_point = std::chrono::steady_clock::time_point;
@@ -25,7 +25,7 @@ class hosted_workers {
   void on_starting(worker_id worker);
   /// There is no process, and its id may be used again.
   void on_not_started(worker_id worker);
-  /// Returns whether its end has been reported before, because the kernel did not end it.
+  /// Returns whether its end was reported before, because it was stuck.
   [[nodiscard]] bool on_ended(worker_id worker);
 
   /// Whether the process is to be killed now: it lives, and was not killed before.
@@ -45,8 +45,7 @@ class hosted_workers {
   [[nodiscard]] std::vector<worker_id> unreported() const;
   /// Whether no process is left.
   [[nodiscard]] bool is_empty() const noexcept { return living_.empty(); }
-  /// Whether no process is left that can end.
-  [[nodiscard]] bool is_settled() const noexcept { return living_.size() == stuck_.size(); }
+  [[nodiscard]] bool all_ended_or_stuck() const noexcept { return living_.size() == stuck_.size(); }
 
  private:
   struct killing {

@@ -159,7 +159,7 @@ class run_attempt {
   /// The number of the last command.
   std::uint64_t commands_ = 0;
   /// As in `control_state`.
-  std::vector<control_command> unsettled_;
+  std::vector<control_command> outstanding_;
   /// The members of the generation before had agreed on the commands up to this one.
   std::uint64_t agreed_before_ = 0;
   std::string numerics_;

@@ -234,7 +234,7 @@ class run_coordinator {
   /// Whether nobody is left, and nobody has reported the result of all.
   [[nodiscard]] bool is_all_lost() const { return attempt_.workers().nobody_is_active() && !somebody_has_finished(); }
 
-  run_actions settle(run_actions actions);
+  run_actions end_or_restart_if_stuck(run_actions actions);
   run_actions with_replacement(run_actions actions);
   run_actions on_repeated_plan(worker_record& who, const run_plan& message);
   run_actions on_plan_of_joiner(worker_record& who, const run_plan& message);

@@ -16,7 +16,7 @@
 /// What `worker_protocol` wants done: the session of a worker carries it out. The mirror of `run_actions.hpp`.
 namespace troupe::actors {
 
-/// Form the group of this generation, settle evaluations over it, exchange the state, and call `on_formed`.
+/// Form the group of this generation, share the last evaluation, exchange the state, and call `on_formed`.
 struct form_group {
   member_place place;
 };

@@ -54,7 +54,7 @@ void train(troupe::train_context& ctx) {
 
 } // namespace
 
-// hidden_state here|hidden lives|dies STAGE_ABOVE WORKERS STEPS STORAGE NAME
+// hidden_state here|hidden lives|dies BACKGROUND_TRANSFER_ABOVE WORKERS STEPS STORAGE NAME
 int main(int argc, char** argv) {
   auto train = troupe::function{"train", ::train};
   auto app = troupe::app{argc, argv, {train}};

@@ -454,7 +454,7 @@ void driver_model::stage_state(const stage_joiners& group) {
   place.generation = group.generation;
   place.sources = group.sources;
   place.joiners = group.joiners;
-  for (auto [rank, worker] : group.told) {
+  for (auto [rank, worker] : group.to_answer) {
     world_.count(branch::joiners_staged);
     staged_.insert(worker);
     place.rank = rank;

@@ -305,7 +305,7 @@ bool injector::restart_driver() {
 }
 
 bool injector::fill_disk() {
-  // Whoever fills a frozen disk, or makes room on it, waits.
+  // Writing to a frozen disk, or freeing space on it, blocks.
   if (disk_ != disk_state::sound)
     return false;
   disk_ = disk_state::full;

@@ -56,7 +56,7 @@ struct victim_record {
   bool lines_waited = false;
 };
 
-/// By pid. In a long trial several processes may have had the same one.
+/// By pid. In a long run several processes may have the same pid.
 using victim_records = std::multimap<std::uint32_t, victim_record>;
 
 /// Checks steps 1 to `steps`: in the generation that committed a step, which is the last that computed it, the entries

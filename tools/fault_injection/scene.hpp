@@ -144,7 +144,7 @@ class scene {
   /// Requires the worker to make steps before it counts as sound again.
   void doubt(pid_t worker);
   void doubt_workers_of(std::size_t node);
-  /// Drops what is known about the previous process of this pid. In a long trial the system reuses pids.
+  /// Drops what is known about the previous process of this pid. In a long run the system reuses pids.
   void forget(pid_t pid);
 
   scene_options options_;

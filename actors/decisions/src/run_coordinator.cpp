@@ -467,16 +467,16 @@ run_actions run_coordinator::fail_run(failure_record what, const std::string& wh
                              ? now->copy.on_finished(attempt_.workers(), worker, code)
                              : now->copy.on_ended(attempt_.workers(), worker));
   }
-  auto told = error{errc::aborted, "the run is ending: " + what.reason.message};
+  auto answer = error{errc::aborted, "the run is ending: " + what.reason.message};
   // If replicas differ, it is unknown which is right. The state of a custom loop is known to the training function
   // only.
   const auto is_kept = what.reason.code != errc::mismatch && !has_own_loop();
-  auto copy = is_kept ? last_copy{told, attempt_.began_at()} : last_copy{told};
+  auto copy = is_kept ? last_copy{answer, attempt_.began_at()} : last_copy{answer};
   phase_ = failing{earlier_cause.value_or(failures_.size()), std::move(copy), {}};
   failures_.add(std::move(what));
   if (was_starting || attempt_.workers().nobody_is_active())
     return conclude_failure(why);
-  run_actions actions{{abort_all{std::move(told)}, why}};
+  run_actions actions{{abort_all{std::move(answer)}, why}};
   append(actions, std::get<failing>(phase_).copy.begin(attempt_.workers()));
   return actions;
 }

@@ -118,7 +118,7 @@ void trainer_state::stage(const stage_joiners& group) {
   place.generation = group.generation;
   place.sources = group.sources;
   place.joiners = group.joiners;
-  for (auto [rank, worker] : group.told) {
+  for (auto [rank, worker] : group.to_answer) {
     auto node = workers_.node_of(worker);
     place.rank = rank;
     place.data_address = group.across_nodes && node ? nodes_->roster()[*node].offer.address : "127.0.0.1";

@@ -189,7 +189,7 @@ bool basp_stream::hand_on() {
   return goes_on;
 }
 
-/// What the broker has asked for last, with some room where it takes more than that.
+/// The size that the broker requested last, plus some reserve where it accepts more.
 std::size_t basp_stream::room_bytes() const noexcept {
   using flag = caf::io::receive_policy_flag;
   return policy_ == flag::at_least ? wanted_bytes_ + std::max<std::size_t>(100, wanted_bytes_ / 10) : wanted_bytes_;

@@ -173,7 +173,7 @@ void snapshot_writer::loop() {
       lock.unlock();
       auto ready = memory.reserve(wanted, from);
       lock.lock();
-      // It is tried again, and told, when a copy needs it.
+      // The copy that needs the memory tries again and reports the failure.
       if (!ready)
         wanted_bytes_ = 0;
       free_.push_back(std::move(memory));

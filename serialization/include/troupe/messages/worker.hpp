@@ -78,8 +78,8 @@ struct metric_row {
 TROUPE_INSPECT(metric_row, step, time_us, wall_us, values)
 
 /// XXH3 of what a step reduced, and of the state after it. The gradient is cut into pieces that depend on the program
-/// only, so digests of runs with different numbers of workers can be compared. Each piece is digested by two ranks, if
-/// there are two: one of them may be lost before it has told.
+/// only, so digests of runs with different numbers of workers can be compared. Two ranks digest each piece, if there
+/// are two: one of them may be lost before it reports.
 struct step_digest {
   /// How many pieces there are; the sums of the metrics are the last.
   std::uint32_t pieces = 0;

@@ -78,7 +78,7 @@ struct stage_joiners {
   /// Whether the group is on several nodes.
   bool across_nodes = false;
   /// The joiners to answer, by rank.
-  std::map<rank_id, worker_id> told;
+  std::map<rank_id, worker_id> to_answer;
   generation_id generation;
   bool operator==(const stage_joiners&) const = default;
 };

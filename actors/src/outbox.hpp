@@ -93,7 +93,7 @@ class outbox {
     /// Counts the handles.
     std::uint64_t connection = 0;
     std::uint64_t last = 0;
-    /// By number: what sends each request.
+    /// The functions that send each request, by number.
     std::map<std::uint64_t, std::function<void()>> unanswered;
   };
 

@@ -1,4 +1,4 @@
-// What people and nodes ask of a run, and for how long it waits for workers.
+// Requests of users and nodes to a run, and the limit of its wait for workers.
 #include <troupe/actors/decisions/run_coordinator.hpp>
 
 #include <fmt/format.h>
@@ -50,9 +50,9 @@ run_actions run_coordinator::on_hold_timeout() {
   const auto* first = attempt_.workers().first<standing::active>();
   if (!held() || attempt_.course().asked != run_course::request::none || first == nullptr)
     return {};
-  return fail_run(record(*first, {errc::timed_out, fmt::format("there were fewer than {} for longer than "
-                                                               "scaling.wait_for_workers: start more caf-nodes and run "
-                                                               "it again, it goes on from its latest checkpoint",
+  return fail_run(record(*first, {errc::timed_out, fmt::format("fewer than {} for longer than the limit "
+                                                               "(scaling.wait_for_workers): start more caf-nodes and "
+                                                               "run it again; it continues from its latest checkpoint",
                                                                count_workers(attempt_.config().workers.min))}),
                   "too few workers for too long");
 }

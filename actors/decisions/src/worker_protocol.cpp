@@ -130,7 +130,7 @@ bool worker_protocol::on_reduced(step_id step) {
 }
 
 state_comparison worker_protocol::comparison() const noexcept {
-  // A worker that is alone has nobody to differ from.
+  // A single worker has no replica to differ from.
   return place_.world_size == 1 ? state_comparison::nothing : comparison_;
 }
 
@@ -203,7 +203,7 @@ std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<cont
                               : "the step is complete"});
   if (stages && !stops && !is_last)
     result.push_back({*stages, "joiners need the state"});
-  // Nobody who joins here would know that no step comes any more.
+  // A worker that joins here would not know that no more steps follow.
   if (regroups && !stops && !finishes)
     result.push_back({regroup_here{place_.generation}, "members join or leave"});
   if (stops && !is_last)
@@ -219,7 +219,7 @@ bool worker_protocol::is_loss_of_group(const error& reason) const {
   // The loss of a member does not explain these.
   if (reason.code == errc::mismatch || reason.code == errc::invalid_argument || reason.code == errc::user_error)
     return false;
-  // Whatever else fails while connections are cut is a consequence of that.
+  // Other errors after an abort are consequences of it.
   return abort_reason().has_value();
 }
 

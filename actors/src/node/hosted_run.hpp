@@ -27,16 +27,16 @@ namespace troupe::actors {
 using node_interface = node_actor::extend<caf::result<void>(launch_outcome), caf::result<void>(process_ended),
                                           caf::result<void>(output_waiting), caf::result<void>(driver_down)>;
 
-/// A run, as far as it concerns one node.
+/// A run on one node.
 struct hosted_run {
   open_run what;
   std::string program_path;
   join_handshake handshake;
   worker_watch watch;
   hosted_workers workers = {};
-  /// Those whose processes are being started.
+  /// Workers whose processes are being started.
   std::map<worker_id, std::shared_ptr<start_order>> starting = {};
-  /// As they were last known.
+  /// The driver's last known handles.
   driver_handles driver = {};
   /// The number of the latest connection to its driver, which no other connection of this node has had.
   std::uint64_t connection = 0;

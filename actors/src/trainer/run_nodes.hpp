@@ -21,7 +21,7 @@
 
 namespace troupe::actors {
 
-/// What `run_nodes` reports to the trainer.
+/// The events that `run_nodes` reports to the trainer.
 class node_events {
  public:
   virtual ~node_events() = default;
@@ -42,7 +42,7 @@ class node_events {
   virtual void on_node_lost(std::uint32_t node, const std::string& why) = 0;
   /// The run cannot begin: a node that it needs has failed.
   virtual void on_node_missing(error reason) = 0;
-  /// Whether the run cannot begin without this node. One that is late may answer later.
+  /// Whether the run cannot begin without this node. A late node may answer later.
   [[nodiscard]] virtual bool needs_node(std::uint32_t node, bool is_late) const = 0;
   virtual void notify(bool warning, std::string text) = 0;
 };
@@ -55,7 +55,7 @@ class run_nodes {
 
   /// What a node gets to open a run.
   struct opening {
-    /// Without directory and claim.
+    /// Its directory and claim are set later.
     open_run request;
     run_control control;
     collectives_actor collectives;

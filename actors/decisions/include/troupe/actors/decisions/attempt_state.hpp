@@ -55,12 +55,12 @@ struct regrouping {
   std::optional<follower_wait> waits;
 };
 
-/// Nobody is left who has the state: the run starts again from its latest checkpoint.
+/// No worker with the state is left: the run starts again from its latest checkpoint.
 struct lost {
   std::string why;
 };
 
-/// What the members report cannot be.
+/// The members' reports contradict each other.
 struct contradicted {
   worker_id worker;
   error reason;
@@ -85,7 +85,7 @@ class attempt_state {
   [[nodiscard]] bool is_held() const noexcept;
   /// Why the members regroup, or are asked to; nothing in other phases, and while they only train.
   [[nodiscard]] std::optional<std::string> cause() const;
-  /// The checkpoint that has to be agreed on before all leave.
+  /// The number of the checkpoint command that must be agreed on before all leave.
   [[nodiscard]] std::optional<std::uint64_t> checkpoint() const;
 
   void begin_training() { phase_ = attempt_phase::training{}; }

@@ -8,14 +8,14 @@
 
 namespace troupe::actors {
 
-/// What a rank knows between two steps about the checkpoint that might be taken there. What differs between ranks has
-/// been made the same by the step's barrier, so that all decide alike.
+/// A rank's inputs for the checkpoint decision between two steps. The step's barrier has made them equal on all ranks,
+/// so that all decide alike.
 struct checkpoint_boundary {
   /// After the last step, or when the run was asked to stop.
   bool last = false;
   /// `checkpoint_config::every_steps` says so.
   bool due = false;
-  /// Somebody has asked for one after this step.
+  /// A user or the driver has requested a checkpoint after this step.
   bool asked = false;
   /// An earlier one was postponed, or overtaken by the end of its generation, on any rank.
   bool owed = false;
@@ -28,19 +28,19 @@ struct checkpoint_boundary {
   std::uint64_t in_flight = 0;
   /// 0: training waits until each is durable.
   std::uint64_t max_in_flight = 1;
-  /// Whether what is in flight takes the place of one that was overtaken.
+  /// Whether the checkpoint in flight replaces one that was overtaken.
   bool retrying = false;
-  /// Whether one that is due may be left out because of those in flight.
+  /// Whether a due checkpoint may be skipped because of those in flight.
   bool may_skip = true;
 };
 
 enum class checkpoint_decision : std::uint8_t {
   none,
-  /// Copy the state, and go on.
+  /// Copy the state, and continue.
   take,
   /// Take none, but wait for those in flight.
   wait,
-  /// Wait for those in flight, copy the state, and go on.
+  /// Wait for those in flight, copy the state, and continue.
   wait_and_take,
   /// Wait for those in flight, copy the state, and wait until it is durable.
   take_and_wait,
@@ -54,14 +54,15 @@ enum class checkpoint_decision : std::uint8_t {
 [[nodiscard]] constexpr checkpoint_decision decide_checkpoint(const checkpoint_boundary& at) noexcept {
   if (at.last)
     return checkpoint_decision::take_and_wait;
-  // Members that come and go would overtake it again and again.
+  // Repeated regroups would overtake it every time.
   auto protects = at.regroups && at.retrying && at.in_flight > 0 && at.agreed;
   if (!at.due && !at.asked && !at.owed)
     return protects ? checkpoint_decision::wait : checkpoint_decision::none;
-  // The others may have begun one here in a generation that is over, and do not come back to this step.
+  // The others may have begun one here in the previous generation, and do not return to this step.
   if (!at.agreed)
     return checkpoint_decision::postpone;
-  // The end of the generation would overtake it. What somebody has asked for is not put off: all may be about to leave.
+  // The end of the generation would overtake it. Do not postpone a requested checkpoint: all members may be about to
+  // leave.
   if (at.regroups)
     return at.asked   ? checkpoint_decision::take_and_wait
            : protects ? checkpoint_decision::wait
@@ -70,14 +71,13 @@ enum class checkpoint_decision : std::uint8_t {
     return checkpoint_decision::take_and_wait;
   if (at.in_flight < at.max_in_flight)
     return checkpoint_decision::take;
-  // At a later step the state would be another one.
+  // A later step has another state.
   if (at.due && !at.may_skip)
     return checkpoint_decision::wait_and_take;
   return at.asked || at.owed ? checkpoint_decision::postpone : checkpoint_decision::skip;
 }
 
-/// What a rank knows about the checkpoints of its run, from barrier to barrier, and its decision at each boundary. A
-/// plain class.
+/// Tracks a rank's checkpoints from barrier to barrier, and decides at each boundary. A plain class.
 class checkpoint_agreement {
  public:
   /// `every_steps` 0: none is due by itself. `max_in_flight` 0: training waits until each is durable.
@@ -87,7 +87,7 @@ class checkpoint_agreement {
   /// A checkpoint was postponed, or overtaken by the end of its generation: it is taken at a later boundary.
   void owe() noexcept { owed_ = true; }
   [[nodiscard]] bool is_owed() const noexcept { return owed_; }
-  /// One has begun.
+  /// A checkpoint has begun.
   void on_begun() noexcept { owed_ = false; }
 
   /// A barrier of this generation agreed on the most that any rank has in flight, and on whether any rank owes one.
@@ -108,7 +108,7 @@ class checkpoint_agreement {
     at.in_flight = agreed_.in_flight;
     at.owed = at.agreed ? agreed_.owed : owed_;
     if (at.agreed) {
-      // What was asked for in this generation, and is not known to be durable.
+      // A request of this generation stays open until its checkpoint is known to be durable.
       const auto is_open = at.asked || (asked_in_ == now && (at.in_flight > 0 || at.owed));
       asked_in_ = is_open ? std::optional{now} : std::nullopt;
       at.asked = at.asked || (at.regroups && is_open);
@@ -120,7 +120,7 @@ class checkpoint_agreement {
     return decision;
   }
 
-  /// Those in flight were waited for at the boundary after `step`, and none was taken.
+  /// This rank waited for the checkpoints in flight at the boundary after `step`, and took none.
   void on_waited(step_id step, bool was_overtaken) noexcept {
     owed_ = owed_ || is_due(step) || agreed_.owed || was_overtaken;
   }
@@ -141,7 +141,7 @@ class checkpoint_agreement {
   agreed_words agreed_;
   /// The generation in which one was asked for, until it is durable.
   std::optional<generation_id> asked_in_;
-  /// The generation in which the last one was begun in place of one that was overtaken.
+  /// The generation in which the last checkpoint replaced one that was overtaken.
   std::optional<generation_id> retried_in_;
 };
 

@@ -61,9 +61,9 @@ TROUPE_INSPECT(control_state, attempt, generation, began_at, members, plans, com
 
 /// The processes of a run whose driver has ended, as far as they answer.
 struct survivors {
-  /// What was kept, and with it those that have got places since.
+  /// The kept state, with the workers that have got places since.
   control_state state;
-  /// Those that had no place.
+  /// Workers without a place.
   std::vector<worker_place> others;
 };
 

@@ -55,7 +55,7 @@ class worker_protocol {
   [[nodiscard]] evaluation_plan plan_evaluation();
   /// Evaluation `number` has this result, on this worker or, after a regroup, on the member that was ahead.
   void on_evaluated(std::uint64_t number, std::vector<double> values);
-  /// The training function gets the result: joiners that come later are told what was found before a loop.
+  /// The training function has the result, which is kept for workers that join later.
   void on_evaluation_returned();
   /// Whether evaluation `number` has a result; a regroup may have brought it.
   [[nodiscard]] bool is_evaluated(std::uint64_t number) const noexcept { return evaluations_.count() >= number; }
@@ -95,7 +95,7 @@ class worker_protocol {
   [[nodiscard]] bool is_loss_of_group(const error& reason) const;
   /// The same for an error of a group that was being formed. A peer that cannot be reached is tried a few times.
   [[nodiscard]] bool may_form_again(const error& reason);
-  /// Before the first report about a lost group, and before each further one: no step begins or commits any more.
+  /// Call it before each report about a lost group: from then on no step begins or commits.
   void begin_regroup();
   /// The same at a boundary, where joiners can be let in.
   void begin_regroup_between_steps();

@@ -9,9 +9,9 @@
 
 namespace troupe::collectives::tcp {
 
-/// What a rank tells the others over the control plane. Every rank gets that of every other, so it is short: a byte
-/// that says what follows and whether the rank encrypts, 4 bytes by which a blob of another group is recognised, the
-/// port and the host, 4 or 16 bytes. Ports and hosts are in the network's byte order.
+/// A rank's address, as exchanged over the control plane. Short, because every rank gets every other's: a byte for the
+/// format and encryption, 4 bytes to recognise a blob of another group, the port, and the host in 4 or 16 bytes. Ports
+/// and hosts are in network byte order.
 [[nodiscard]] std::string encode(const tcp_options& options, const address& at);
 
 /// Reads the blob of `peer`, and checks that it belongs to this rank's group.

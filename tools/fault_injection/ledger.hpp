@@ -48,7 +48,7 @@ struct ledger_account {
   std::uint64_t died_with_writer = 0;
 };
 
-/// What the ledger said when a process was killed or given up.
+/// The ledger's content when a process was killed or given up.
 struct victim_record {
   /// The last step known to have been applied.
   std::uint64_t step = 0;

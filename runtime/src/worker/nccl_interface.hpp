@@ -11,10 +11,9 @@ namespace troupe::runtime {
 /// where there is none.
 [[nodiscard]] expected<std::string> interface_of(const std::string& address);
 
-/// Has NCCL listen on the interface that carries `address`, by its environment variables; where the user has set
-/// NCCL_SOCKET_IFNAME, that counts. NCCL reads them once: to be called before it is opened, and `set` is to be kept for
-/// the life of the process. Fails with `errc::unsatisfiable` where NCCL listens on another interface already, and as
-/// `interface_of` does.
+/// Makes NCCL listen on the interface that carries `address`, by its environment variables, unless the user has set
+/// NCCL_SOCKET_IFNAME. NCCL reads them once: call this before it is opened, and keep `set` for the life of the process.
+/// Fails with `errc::unsatisfiable` if NCCL already listens on another interface, and as `interface_of` does.
 [[nodiscard]] expected<void> set_nccl_interface(const std::string& address, std::optional<std::string>& set);
 
 } // namespace troupe::runtime

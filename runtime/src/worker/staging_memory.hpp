@@ -11,8 +11,8 @@
 
 namespace troupe::runtime {
 
-/// Memory that copies are made into at memory speed: whole pages, all of them there before the first copy, and kept
-/// from one to the next. Given back by the destructor.
+/// Memory for copies at memory speed: whole pages, present before the first copy and kept between copies. Released by
+/// the destructor.
 class staging_memory {
  public:
   staging_memory() = default;

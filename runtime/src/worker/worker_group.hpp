@@ -60,7 +60,7 @@ class worker_group {
     /// The longest that one collective operation may take.
     std::chrono::milliseconds deadline;
     device_factories factories;
-    /// Saves the state where no other worker has it any more, before a hung device ends this process. From a thread of
+    /// Saves the state before a hanging device ends this process, if no other worker has the state. From a thread of
     /// the device group.
     std::function<expected<void>()> save_last_copy;
   };
@@ -97,7 +97,7 @@ class worker_group {
   /// Makes pending and later operations of this or an earlier generation fail, whether its group is formed or still
   /// forming. Later generations are unaffected.
   void abort(generation_id generation, const error& reason);
-  /// What the group does and which ranks it waits for, for people.
+  /// The group's activity and the ranks for which it waits, for people.
   [[nodiscard]] std::string describe();
   /// Whether it waits for kernels of this worker's own GPU, which are user code.
   [[nodiscard]] bool waits_for_own_gpu() noexcept;

@@ -71,7 +71,7 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
 
  private:
   void let_go() override {
-    // Whoever holds a handle keeps this object, and with it the promises: they are not broken by themselves.
+    // Handles keep this object and its promises alive, so fail the promises explicitly.
     for (auto& [key, waiting] : std::exchange(waiting_, {}))
       for (auto& each : waiting)
         each.deliver(to_caf({errc::aborted, "the run is ending"}));
@@ -81,7 +81,7 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
 
   using promise = caf::typed_response_promise<checkpoint_outcome>;
 
-  /// Parts of older generations will not all come.
+  /// Drops the parts of older generations, whose checkpoints will stay incomplete.
   void begin(const generation_started& message) {
     if (message.run != config_.run || message.generation <= generation_)
       return;
@@ -133,12 +133,12 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
       return to_caf({errc::stale_generation,
                      "a part of a checkpoint of run " + part.run.value + " came to run " + config_.run.value});
     const auto key = attempt_key{part.generation, part.step, part.attempt};
-    // Also of an older generation: the others may have been told that it is written.
+    // Even for an older generation: other ranks may already have the outcome.
     if (auto known = std::ranges::find(outcomes_, key, &known_outcome::key); known != outcomes_.end())
       return known->outcome;
     const auto is_last_copy = part.attempt >= serialization::first_last_copy;
     if (part.generation < generation_ && !is_last_copy) {
-      // A driver before this one may have written it, and told some of it.
+      // The previous driver may have written it and answered some ranks.
       auto ignored = std::error_code{};
       const auto path = config_.directory / serialization::checkpoint_name(part.step);
       if (std::filesystem::exists(path, ignored))
@@ -152,10 +152,10 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     if (!whole)
       return answer;
     auto outcome = commit(part.step, std::move(*whole));
-    // A valid checkpoint of this step is as good as the copy.
+    // A valid checkpoint of this step replaces the copy.
     if (is_last_copy && outcome.reason.code == errc::already_exists)
       outcome = {part.step, (config_.directory / serialization::checkpoint_name(part.step)).string(), {}};
-    // Each rank writes one part after the other: none of them is behind this step.
+    // Each rank writes its parts in order, so none of them is behind this step.
     if (!is_last_copy) {
       generation_ = std::max(generation_, part.generation);
       last_complete_step_ = std::max(last_complete_step_, part.step);
@@ -186,7 +186,7 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
                                                  whole->content);
     if (!path)
       return give_up(std::move(path.error()));
-    // What cannot be removed costs space; it is tried again after the next checkpoint.
+    // A failed removal costs only space, and is repeated after the next checkpoint.
     std::ignore = serialization::apply_retention(config_.directory, config_.keep);
     const auto took = std::chrono::system_clock::now() - whole->began;
     std::uint64_t size_bytes = 0;
@@ -207,14 +207,14 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
 
   checkpoint_store_config config_;
   checkpoint_attempts attempts_;
-  /// The last that has begun, as far as anything has come of it.
+  /// The latest generation known from messages or parts.
   generation_id generation_;
   /// The content of `nonce_file`; empty while there is none.
   std::string nonce_;
-  /// Of that generation, the last step whose parts have all come.
+  /// The last step of that generation whose parts have all arrived.
   step_id last_complete_step_;
   std::map<attempt_key, std::vector<promise>> waiting_;
-  /// The last ones: a part that is sent again over another connection gets the same answer.
+  /// The latest outcomes: a part that is repeated over another connection gets the same answer.
   std::deque<known_outcome> outcomes_;
 };
 

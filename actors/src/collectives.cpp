@@ -27,14 +27,14 @@ class collectives_state : public collectives_actor::base {
         [this](const exchange_ended& message) { end(message); },
         [this](const exit_request& message) { return request_exit(message); },
         [this](const exit_withdrawn& message) { withdraw(message); },
-        [this](const worker_gone& message) { grant(leaves_.gone(message)); },
+        [this](const worker_gone& message) { grant(permits_.gone(message)); },
     };
   }
 
   void on_exit() override {
-    // Whoever holds a handle keeps this object, and with it the promises: they are not broken by themselves.
+    // Handles keep this object and its promises alive, so fail the promises explicitly.
     fail_all(to_caf({errc::aborted, "the run is ending"}));
-    for (auto& [worker, waiting] : asking_)
+    for (auto& [worker, waiting] : requests_)
       waiting.deliver(to_caf({errc::aborted, "the run is ending"}));
   }
 
@@ -42,8 +42,8 @@ class collectives_state : public collectives_actor::base {
 
  private:
   void begin(const generation_started& message) {
-    if (leaves_.begin(message))
-      for (auto& [worker, waiting] : std::exchange(asking_, {}))
+    if (permits_.begin(message))
+      for (auto& [worker, waiting] : std::exchange(requests_, {}))
         waiting.deliver(
             to_caf({errc::stale_generation,
                     fmt::format("generation {} was formed without waiting for this worker", message.generation)}));
@@ -61,29 +61,29 @@ class collectives_state : public collectives_actor::base {
   }
 
   caf::result<exit_granted> request_exit(const exit_request& message) {
-    auto outcome = leaves_.ask(message);
+    auto outcome = permits_.ask(message);
     if (!outcome)
       return to_caf(outcome.error());
-    // Who asks again takes the place of its earlier question.
-    if (auto earlier = asking_.extract(message.worker); !earlier.empty())
-      earlier.mapped().deliver(to_caf({errc::aborted, "leave was asked for again"}));
+    // A repeated request replaces the earlier one.
+    if (auto earlier = requests_.extract(message.worker); !earlier.empty())
+      earlier.mapped().deliver(to_caf({errc::aborted, "this worker has requested its exit again"}));
     auto promise = make_response_promise<exit_granted>();
-    asking_.emplace(message.worker, promise);
+    requests_.emplace(message.worker, promise);
     grant(*outcome);
     return promise;
   }
 
   void withdraw(const exit_withdrawn& message) {
-    const auto due = leaves_.withdraw(message);
-    if (auto asking = asking_.extract(message.worker); !asking.empty())
-      asking.mapped().deliver(to_caf({errc::aborted, "the question for leave was withdrawn"}));
+    const auto due = permits_.withdraw(message);
+    if (auto asking = requests_.extract(message.worker); !asking.empty())
+      asking.mapped().deliver(to_caf({errc::aborted, "the exit request was withdrawn"}));
     grant(due);
   }
 
   void grant(const std::optional<exit_permits::grant>& due) {
     if (!due)
       return;
-    if (auto asking = asking_.extract(due->worker); !asking.empty())
+    if (auto asking = requests_.extract(due->worker); !asking.empty())
       asking.mapped().deliver(due->answer);
   }
 
@@ -100,7 +100,7 @@ class collectives_state : public collectives_actor::base {
     auto& waiting = waiting_[message.sequence];
     waiting.push_back(make_response_promise());
     if (*outcome) {
-      // One message for all: it is as long as there are ranks, and stays in memory until it is on its way to the last.
+      // One message for all ranks: its size grows with their number, and it stays in memory until the last is sent.
       const auto answer = caf::make_message(std::move(**outcome));
       for (auto& each : waiting)
         each.deliver(answer);
@@ -110,8 +110,8 @@ class collectives_state : public collectives_actor::base {
   }
 
   exchange_table table_;
-  exit_permits leaves_;
-  std::map<worker_id, caf::typed_response_promise<exit_granted>> asking_;
+  exit_permits permits_;
+  std::map<worker_id, caf::typed_response_promise<exit_granted>> requests_;
   /// By sequence number. Promises without a type, which deliver a message that is already made.
   std::map<std::uint64_t, std::vector<caf::response_promise>> waiting_;
 };

@@ -12,7 +12,7 @@
 
 namespace troupe::actors {
 
-/// Why nothing comes from an actor any more.
+/// Why an actor is gone.
 enum class down_cause : std::uint8_t {
   /// It has ended, and says so.
   ended,
@@ -20,8 +20,8 @@ enum class down_cause : std::uint8_t {
   disconnected,
 };
 
-/// Calls `react` with a `down_cause` once when `whom` is gone, in whatever thread notices: let it send a message,
-/// nothing more. One form for all versions of CAF (the down handlers of 0.18 are gone after 1.1).
+/// Calls `react` with a `down_cause` once when `whom` is gone, in any thread: it should only send a message. Works with
+/// all versions of CAF (the down handlers of 0.18 are gone after 1.1).
 template <class Handle, class Reaction>
 void when_down(const Handle& whom, Reaction react) {
   caf::actor_cast<caf::abstract_actor*>(whom)->attach_functor(
@@ -30,8 +30,8 @@ void when_down(const Handle& whom, Reaction react) {
       });
 }
 
-/// Ends an actor that the caller owns, and returns once it has ended: what it owned is free then. Waits, so it is for
-/// the end of an actor with a thread of its own. Nothing happens for an empty handle.
+/// Ends an actor that the caller owns, and returns once it has ended and released its resources. Blocks, so call it
+/// only from an actor with its own thread, at its end. No effect for an empty handle.
 template <class Handle>
 void end_and_await(caf::actor_system& system, const Handle& whom) {
   if (!whom)

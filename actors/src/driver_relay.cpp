@@ -12,8 +12,8 @@ namespace troupe::actors {
 
 namespace {
 
-/// A worker is connected to its node alone, which passes messages on, or drops them while it has no connection to the
-/// driver: whatever comes back is an answer.
+/// A worker is connected only to its node, which forwards messages, or drops them while it has no connection to the
+/// driver. So every error that comes back is an answer.
 bool is_any_answer(const caf::error&) {
   return true;
 }
@@ -104,7 +104,7 @@ class driver_relay_state : public driver_relay::base {
   box<run_control> control_;
   box<collectives_actor> collectives_;
   box<checkpoint_store> store_;
-  /// What the driver knows of this worker.
+  /// This worker's introduction to each new driver.
   std::optional<introduction> introduction_;
   /// How its training function has ended, once a driver knows.
   std::optional<worker_finished> finished_;

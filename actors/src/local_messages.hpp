@@ -21,8 +21,8 @@
 #include <optional>
 #include <string>
 
-/// Messages that never leave their process: those that an actor sends itself, and those between the trainer and the
-/// actor that writes its files. They have no wire format: one that arrives from another process is rejected.
+/// Messages that never leave their process: those that an actor sends to itself, and those between the trainer and the
+/// actor that writes its files. They have no wire format and are rejected if they arrive from another process.
 namespace troupe::actors {
 
 /// The driver of a run is gone. From a node to itself.
@@ -33,8 +33,8 @@ struct driver_down {
   down_cause why = down_cause::ended;
 };
 
-/// A worker process has ended. From a thread of the launcher's to its node, which tells the driver: what comes over the
-/// network is no such event.
+/// A worker process has ended. Sent by a thread of the launcher to its node, which reports it to the driver in another
+/// message, because this one cannot arrive over the network.
 struct process_ended {
   worker_ended what;
 };
@@ -115,7 +115,7 @@ struct append_metrics {
   std::uint32_t pid = 0;
 };
 
-/// Appends to events.jsonl. What comes before the directory is claimed waits for it. Not answered.
+/// Appends to events.jsonl. Events from before the directory is claimed wait for it. Not answered.
 struct append_event {
   std::chrono::system_clock::time_point when;
   nlohmann::ordered_json what;
@@ -127,7 +127,7 @@ struct append_output {
   rank_id rank;
 };
 
-/// What users are to know of the files.
+/// A notice about the files, for users.
 struct file_notice {
   severity how = severity::warning;
   std::string text;

@@ -9,9 +9,9 @@
 
 namespace troupe::actors {
 
-/// A base for actors that own something outside memory: files, processes. Whoever sees that such an actor has ended
-/// finds all of it ended, too. CAF 0.18 calls `on_exit` before it reports an actor's end, CAF 1.0 and later after it:
-/// here `let_go` is called when the actor is told to exit. It comes too late only after `exit_reason::kill`.
+/// A base for actors that own external resources: files, processes. These are released before the actor's end is
+/// reported. CAF 0.18 calls `on_exit` before it reports an actor's end, CAF 1.0 and later after it, so `let_go` is
+/// called when the exit message arrives. It comes too late only after `exit_reason::kill`.
 template <class Base>
 class orderly_end : public Base {
  public:
@@ -31,7 +31,7 @@ class orderly_end : public Base {
   }
 
  protected:
-  /// Gives up what this actor owns. Called once.
+  /// Releases this actor's resources. Called once.
   virtual void let_go() = 0;
 
   void end_and_quit(caf::error reason = caf::exit_reason::normal) {

@@ -16,16 +16,15 @@
 
 namespace troupe::actors {
 
-/// Whether the receiver of a request has refused it. Of any other error nobody knows whether the receiver got it.
+/// Whether the receiver of a request has refused it. After any other error it is unknown whether the receiver got it.
 [[nodiscard]] inline bool is_refusal(const caf::error& reason) {
   return reason.context().match_elements<error>();
 }
 
-/// Requests to an actor in another process, which gets another handle when a lost connection is made again. `connect`
-/// then sends again, in order, what has not been answered: the receiver takes a repeated request for one. Used in the
-/// thread of the actor that sends, `Self`; may be destroyed while requests are under way. An error that `IsAnswer`
-/// rejects leaves the request unanswered, and so does one of an earlier connection: a receiver that is asked again
-/// breaks its first promise.
+/// Requests to an actor in another process, which gets another handle after each reconnect. `connect` then repeats all
+/// unanswered requests in order. Receivers must deduplicate. A repeated request breaks the receiver's earlier promise,
+/// so an error from an earlier connection is ignored; so is an error that `IsAnswer` rejects. Used in the thread of the
+/// sending actor, `Self`; may be destroyed while requests are pending.
 template <class Self, class Handle, bool (*IsAnswer)(const caf::error&) = is_refusal>
 class outbox {
  public:
@@ -94,7 +93,7 @@ class outbox {
     /// Counts the handles.
     std::uint64_t connection = 0;
     std::uint64_t last = 0;
-    /// By number: what sends each request.
+    /// The functions that send each request, by number.
     std::map<std::uint64_t, std::function<void()>> unanswered;
   };
 

@@ -70,7 +70,7 @@ bool background_log::write(std::string_view left) {
     if (size > 0)
       left.remove_prefix(static_cast<std::size_t>(size));
     else if (errno != EINTR && errno != EAGAIN)
-      // Nobody will ever read it; the next line is tried again.
+      // The reader is gone; the next line is tried again.
       return true;
   }
   return true;

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <thread>
 
-/// A log whose lines a thread of its own writes to a file descriptor: a terminal or a collector that stops reading
-/// holds up nobody else. The destructor writes what can be written without waiting.
+/// A log whose own thread writes lines to a file descriptor, so that a terminal or collector that stops reading blocks
+/// nothing else. The destructor writes what it can without waiting.
 class background_log {
  public:
   /// Lines beyond this number that wait are dropped; a line says how many.

@@ -222,7 +222,7 @@ class fake_node_processes : public std::enable_shared_from_this<fake_node_proces
     return result;
   }
 
-  /// The node's actor stands still until it is thawed, as one does whose process is stopped.
+  /// The node's actor makes no progress until it is thawed, as if its process were stopped.
   void freeze() {
     node_actor node;
     {

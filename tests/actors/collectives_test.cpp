@@ -75,7 +75,7 @@ TEST_CASE_FIXTURE(ranks, "nobody waits for an actor that has ended") {
   CHECK(ask<exchange_result>(actor, from(1)).error().code == errc::unreachable);
 }
 
-TEST_CASE_FIXTURE(ranks, "who waits for an exchange that is given up is told, and so is whoever comes later") {
+TEST_CASE_FIXTURE(ranks, "an exchange that is given up fails for ranks that wait, and for ranks that come later") {
   REQUIRE(ask<void>(actor, generation_started{run, {1}, 2}));
   auto first = from(0);
   first.sequence = 7;
@@ -88,7 +88,7 @@ TEST_CASE_FIXTURE(ranks, "who waits for an exchange that is given up is told, an
 }
 
 TEST_CASE_FIXTURE(
-    ranks, "of workers that hang, the second has leave when the first is gone, and is told that it is the last") {
+    ranks, "of workers that hang, the second gets a permit when the first is gone, and learns that it is the last") {
   REQUIRE(ask<void>(actor, generation_started{run, {1}, 2}));
   const auto first = ask<exit_granted>(actor, exit_request{run, {1}, {0}, "NCCL hangs"});
   REQUIRE(first);
@@ -102,7 +102,7 @@ TEST_CASE_FIXTURE(
   CHECK(second->is_last_holder);
 }
 
-TEST_CASE_FIXTURE(ranks, "leave that nobody wants any more goes to the next, and a new generation ends all questions") {
+TEST_CASE_FIXTURE(ranks, "a withdrawn permit goes to the next, and a new generation ends all requests") {
   REQUIRE(ask<void>(actor, generation_started{run, {1}, 3}));
   REQUIRE(ask<exit_granted>(actor, exit_request{run, {1}, {0}, "NCCL hangs"}));
   const auto answer_of = [](auto& asked) {

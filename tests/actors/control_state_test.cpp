@@ -25,7 +25,7 @@ control_state kept() {
     result.members.push_back({{worker_id{i + 5}, rank_id{i}, i / 2, i % 2, 2}, step_id{10}, 0});
   result.plans.push_back({run, {1}, {5}, 100, 64, 1797, "digits", "w f32 [3]", 0, {}});
   result.commands = 7;
-  result.unsettled = {{run, 7, checkpoint_command{}}};
+  result.outstanding = {{run, 7, checkpoint_command{}}};
   result.workers = 3;
   return result;
 }

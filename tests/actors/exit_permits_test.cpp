@@ -26,19 +26,19 @@ exit_permits of_size(std::uint32_t world_size) {
 
 } // namespace
 
-TEST_CASE("workers that hang together go one at a time, and the last is told that it is the last") {
+TEST_CASE("workers that hang together exit one at a time, and the last learns that it is the last") {
   auto table = of_size(3);
   CHECK(table.ask(asks(0)).value() == exit_permits::grant{{0}, {false}});
   CHECK_FALSE(table.ask(asks(2)).value());
   CHECK_FALSE(table.ask(asks(1)).value());
-  // A generation that was lost changes nothing; who has the state is told with each end.
+  // A lost generation changes nothing; each end reports how many holders of the state are left.
   table.begin({run, {2}, 0});
   CHECK(table.gone(goes(0, 2)) == exit_permits::grant{{2}, {false}});
   CHECK(table.gone(goes(2, 1)) == exit_permits::grant{{1}, {true}});
   CHECK_FALSE(table.gone(goes(1, 0)));
 }
 
-TEST_CASE("to ask again is harmless, and so is the end of somebody else") {
+TEST_CASE("a repeated request is harmless, and so is the end of a worker without a permit") {
   auto table = of_size(4);
   CHECK(table.ask(asks(0)).value());
   CHECK(table.ask(asks(0)).value() == exit_permits::grant{{0}, {false}});
@@ -49,7 +49,7 @@ TEST_CASE("to ask again is harmless, and so is the end of somebody else") {
   CHECK_FALSE(table.gone(goes(1, 1)));
 }
 
-TEST_CASE("one that dies while it waits is not waited for") {
+TEST_CASE("a worker that dies while it waits for a permit delays nobody") {
   auto table = of_size(3);
   CHECK(table.ask(asks(0)).value());
   CHECK_FALSE(table.ask(asks(1)).value());
@@ -58,7 +58,7 @@ TEST_CASE("one that dies while it waits is not waited for") {
   CHECK(table.gone(goes(0, 1)) == exit_permits::grant{{2}, {true}});
 }
 
-TEST_CASE("one that goes on after all keeps nobody waiting, whether it had leave or waited for it") {
+TEST_CASE("a withdrawn request delays nobody, whether it was granted or not") {
   auto table = of_size(4);
   CHECK(table.ask(asks(0)).value());
   CHECK_FALSE(table.ask(asks(1)).value());
@@ -71,11 +71,11 @@ TEST_CASE("one that goes on after all keeps nobody waiting, whether it had leave
   CHECK_FALSE(table.ask(asks(1)).value());
 }
 
-TEST_CASE("what was asked for in a generation is over with it: its end comes late, or a question does") {
+TEST_CASE("a generation's requests end with it, even if a worker's end or a request comes late") {
   auto table = of_size(3);
   CHECK(table.ask(asks(1)).value());
   CHECK_FALSE(table.ask(asks(0)).value());
-  // All who stay have reported. Worker 1, who had leave, is gone before anybody is told.
+  // All that stay have reported. Worker 1, which had the permit, has ended before its end is reported.
   table.begin({run, {2}, 2});
   CHECK_FALSE(table.gone(goes(1, 2)));
   CHECK(table.ask({run, {2}, {2}, "hangs"}).value() == exit_permits::grant{{2}, {false}});
@@ -84,7 +84,7 @@ TEST_CASE("what was asked for in a generation is over with it: its end comes lat
   CHECK(table.ask(asks(0)).error().code == errc::stale_generation);
 }
 
-TEST_CASE("another run's workers have no leave to ask for, and their ends count for nothing") {
+TEST_CASE("another run's workers get no permit, and their ends are ignored") {
   auto table = of_size(1);
   auto stranger = asks(0);
   stranger.run = run_id{"beef"};
@@ -94,8 +94,7 @@ TEST_CASE("another run's workers have no leave to ask for, and their ends count 
   CHECK_FALSE(table.gone({run_id{"beef"}, {0}, 5}));
 }
 
-TEST_CASE(
-    "in any order of questions and ends, never two have leave, everybody gets it, and only the last is the last") {
+TEST_CASE("in any order of requests and ends, at most one permit is held, each worker gets one, and only one is last") {
   const auto seed = std::random_device{}();
   INFO("seed ", seed);
   std::mt19937 random{seed};

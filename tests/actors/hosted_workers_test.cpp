@@ -61,7 +61,7 @@ TEST_CASE("a killed process that does not end is reported once, and not waited f
   CHECK(workers.unreported() == std::vector{worker_id{1}, worker_id{2}});
   CHECK_FALSE(workers.on_ended({1}));
   CHECK_FALSE(workers.on_ended({2}));
-  CHECK(workers.is_settled());
+  CHECK(workers.all_ended_or_stuck());
   CHECK_FALSE(workers.is_empty());
   CHECK(workers.on_ended({0}));
   CHECK(workers.is_empty());

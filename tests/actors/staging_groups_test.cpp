@@ -51,7 +51,7 @@ TEST_CASE("a follower that asks again gets its own place again, and one that lea
   std::ignore = groups.open({4}, 7, workers, {workers.find({2}), workers.find({3})});
   const auto again = groups.answer_again(*workers.find({3}));
   REQUIRE(again.size() == 1);
-  CHECK(std::get<stage_joiners>(again[0].what).told == std::map<rank_id, worker_id>{{{3}, {3}}});
+  CHECK(std::get<stage_joiners>(again[0].what).to_answer == std::map<rank_id, worker_id>{{{3}, {3}}});
   const auto left = groups.leave(*workers.find({2}), workers.find({2})->stands);
   REQUIRE(left.size() == 1);
   CHECK(std::get<end_staging>(left[0].what).number == 7);

@@ -39,7 +39,7 @@ regroup_report has_followed(std::uint32_t worker, std::uint64_t committed, std::
   return {run, {generation}, {worker}, 0, worker_position::caught_up{{{committed}, 1, 0}, staging}, {}};
 }
 
-caught_up level(std::uint32_t worker, std::uint64_t generation, std::uint64_t staging, std::uint64_t step) {
+caught_up has_caught_up(std::uint32_t worker, std::uint64_t generation, std::uint64_t staging, std::uint64_t step) {
   return {run, {worker}, {generation}, staging, {step}};
 }
 
@@ -110,8 +110,8 @@ TEST_CASE(
   CHECK(std::get<stage_joiners>(staged[1].what) == stage_joiners{1, 2, 1, false, {{{2}, {2}}}, {1}});
   CHECK(group.training());
 
-  CHECK(asks_for_regroup(group.on_caught_up(level(2, 1, 1, 40))));
-  CHECK(group.on_caught_up(level(2, 1, 1, 40)).empty());
+  CHECK(asks_for_regroup(group.on_caught_up(has_caught_up(2, 1, 1, 40))));
+  CHECK(group.on_caught_up(has_caught_up(2, 1, 1, 40)).empty());
   CHECK(group.on_report(report_of(0, 42, 1), start).empty());
   CHECK(group.on_report(report_of(1, 42, 1), start).empty());
   const auto formed = group.on_report(has_followed(2, 42, 1, 1), start);
@@ -126,7 +126,7 @@ TEST_CASE(
 
 TEST_CASE("the joiner may come to the boundary before the others") {
   auto group = with_a_follower();
-  static_cast<void>(group.on_caught_up(level(2, 1, 1, 40)));
+  static_cast<void>(group.on_caught_up(has_caught_up(2, 1, 1, 40)));
   CHECK(group.on_report(has_followed(2, 42, 1, 1), start).empty());
   CHECK(group.on_report(report_of(1, 42, 1), start).empty());
   const auto formed = group.on_report(report_of(0, 42, 1), start);
@@ -172,8 +172,8 @@ TEST_CASE("joiners that come together follow together, and the regroup is for th
   const auto staged = group.on_report(asks_for_place(3), start);
   REQUIRE(find<stage_joiners>(staged));
   CHECK(*find<stage_joiners>(staged) == stage_joiners{1, 2, 2, true, {{{2}, {2}}, {{3}, {3}}}, {1}});
-  CHECK(group.on_caught_up(level(3, 1, 1, 40)).empty());
-  CHECK(asks_for_regroup(group.on_caught_up(level(2, 1, 1, 45))));
+  CHECK(group.on_caught_up(has_caught_up(3, 1, 1, 40)).empty());
+  CHECK(asks_for_regroup(group.on_caught_up(has_caught_up(2, 1, 1, 45))));
 }
 
 TEST_CASE("one that asks again while it follows is told the same, and what it says late of an older group is nothing") {
@@ -181,9 +181,9 @@ TEST_CASE("one that asks again while it follows is told the same, and what it sa
   const auto again = group.on_report(asks_for_place(2), start);
   REQUIRE(again.size() == 1);
   CHECK(std::get<stage_joiners>(again[0].what) == stage_joiners{1, 2, 1, false, {{{2}, {2}}}, {1}});
-  CHECK(group.on_caught_up(level(2, 1, 7, 40)).empty());
-  CHECK(group.on_caught_up(level(2, 9, 1, 40)).empty());
-  CHECK(group.on_caught_up(level(0, 1, 1, 40)).empty());
+  CHECK(group.on_caught_up(has_caught_up(2, 1, 7, 40)).empty());
+  CHECK(group.on_caught_up(has_caught_up(2, 9, 1, 40)).empty());
+  CHECK(group.on_caught_up(has_caught_up(0, 1, 1, 40)).empty());
 }
 
 TEST_CASE("a joiner that falls back follows again, and after three times the others wait for it") {
@@ -211,7 +211,7 @@ TEST_CASE("when one of the others is lost, the joiner does not hold them up, and
 
 TEST_CASE("a loss at the boundary: who has followed the others there counts as one of them, and may be the last") {
   auto group = with_a_follower();
-  static_cast<void>(group.on_caught_up(level(2, 1, 1, 40)));
+  static_cast<void>(group.on_caught_up(has_caught_up(2, 1, 1, 40)));
   CHECK(group.on_report(has_followed(2, 42, 1, 1), start).empty());
   static_cast<void>(group.on_ended(killed(1)));
   const auto formed = group.on_ended(killed(0));
@@ -243,7 +243,7 @@ TEST_CASE("a joiner that is lost while it follows, or is waited for, costs the o
   CHECK_FALSE(find<abort_generation>(lost));
 
   auto waiting = with_a_follower();
-  static_cast<void>(waiting.on_caught_up(level(2, 1, 1, 40)));
+  static_cast<void>(waiting.on_caught_up(has_caught_up(2, 1, 1, 40)));
   static_cast<void>(waiting.on_report(report_of(0, 42, 1), start));
   CHECK(waiting.on_report(report_of(1, 42, 1), start).empty());
   const auto without = waiting.on_ended(killed(2));
@@ -253,7 +253,7 @@ TEST_CASE("a joiner that is lost while it follows, or is waited for, costs the o
 
 TEST_CASE("one that has said to be caught up and does not come is waited for two seconds") {
   auto group = with_a_follower();
-  static_cast<void>(group.on_caught_up(level(2, 1, 1, 40)));
+  static_cast<void>(group.on_caught_up(has_caught_up(2, 1, 1, 40)));
   static_cast<void>(group.on_report(report_of(0, 42, 1), start));
   static_cast<void>(group.on_report(report_of(1, 42, 1), start));
   CHECK(group.on_tick(start).empty());
@@ -275,7 +275,7 @@ TEST_CASE("a joiner that is not wanted any more leaves nobody waiting for its gr
   REQUIRE(find<end_staging>(accepted));
   CHECK_FALSE(find<fence_worker>(accepted));
   // What it has heard of the loop before does not count in the next.
-  CHECK(next_loop.on_caught_up(level(2, 1, 1, 40)).empty());
+  CHECK(next_loop.on_caught_up(has_caught_up(2, 1, 1, 40)).empty());
   static_cast<void>(next_loop.on_pause());
   CHECK(find<skip_loop>(next_loop.on_report(has_followed(2, 40, 1, 1), start)));
 }
@@ -294,7 +294,7 @@ TEST_CASE("a joiner that is waited for and goes with its node lets the others go
   static_cast<void>(group.on_resize(3));
   prepare(group, 2, 1);
   static_cast<void>(group.on_report(asks_for_place(2), start));
-  static_cast<void>(group.on_caught_up(level(2, 1, 1, 40)));
+  static_cast<void>(group.on_caught_up(has_caught_up(2, 1, 1, 40)));
   static_cast<void>(group.on_report(report_of(0, 42, 1), start));
   CHECK(group.on_report(report_of(1, 42, 1), start).empty());
   CHECK(find<form_generation>(group.on_node_leaving(1, false)));

@@ -44,7 +44,7 @@ class hang_diary {
   hang_policy policy(std::function<expected<hang_policy::permit>()> answer) {
     hang_policy result;
     result.abort_deadline = std::chrono::milliseconds{20};
-    result.settle_deadline = std::chrono::milliseconds{20};
+    result.drain_deadline = std::chrono::milliseconds{20};
     result.request_exit = [this, answer = std::move(answer)] {
       add("leave");
       return answer();

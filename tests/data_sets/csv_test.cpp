@@ -129,24 +129,24 @@ TEST_CASE("without options each column becomes f32 under its own name") {
 }
 
 TEST_CASE("all variants of the table format are accepted") {
-  struct trial {
+  struct sample_case {
     std::string text;
     std::vector<float> a;
     std::vector<float> b;
   };
   for (const auto& [text, a, b] : {
-           trial{"a,b\n1,2\n3,4", {1, 3}, {2, 4}},
-           trial{"a,b\r\n1,2\r\n3,4\r\n", {1, 3}, {2, 4}},
-           trial{"a,b\r\n1,2\r\n3,4\r", {1, 3}, {2, 4}},
-           trial{"\xef\xbb\xbf"
-                 "a,b\n1,2\n",
-                 {1},
-                 {2}},
-           trial{"\"a\",\"b\"\n\"1\",\"2\"\n", {1}, {2}},
-           trial{"b,a\n2,1\n", {1}, {2}},
-           trial{"\n\na,b\n\n1,2\n\n", {1}, {2}},
-           trial{"a,b\n", {}, {}},
-           trial{"a,b", {}, {}},
+           sample_case{"a,b\n1,2\n3,4", {1, 3}, {2, 4}},
+           sample_case{"a,b\r\n1,2\r\n3,4\r\n", {1, 3}, {2, 4}},
+           sample_case{"a,b\r\n1,2\r\n3,4\r", {1, 3}, {2, 4}},
+           sample_case{"\xef\xbb\xbf"
+                       "a,b\n1,2\n",
+                       {1},
+                       {2}},
+           sample_case{"\"a\",\"b\"\n\"1\",\"2\"\n", {1}, {2}},
+           sample_case{"b,a\n2,1\n", {1}, {2}},
+           sample_case{"\n\na,b\n\n1,2\n\n", {1}, {2}},
+           sample_case{"a,b\n", {}, {}},
+           sample_case{"a,b", {}, {}},
        }) {
     CAPTURE(text);
     auto columns = parsed(text, with({{"a", csv_type::f32, {}, {}}, {"b", csv_type::f32, {}, {}}}));
@@ -223,42 +223,45 @@ TEST_CASE("an invalid table is refused with line, column and what was expected")
   auto twice = with({{"a", csv_type::categorical, {}, {"x", "x"}}});
   auto quotes = csv_options{};
   quotes.delimiter = '"';
-  struct trial {
+  struct sample_case {
     std::string text;
     csv_options options;
     errc code;
     std::string says;
   };
   for (const auto& [text, options, code, says] : {
-           trial{"", {}, errc::damaged, "file: it has no rows, not even the one with column names"},
-           trial{"\n\n", {}, errc::damaged, "file: it has no rows"},
-           trial{"a,b\n1,2\n3\n", {}, errc::damaged, "file:3: 1 fields, expected 2"},
-           trial{"a,b\n1,2,3\n", {}, errc::damaged, "file:2: 3 fields, expected 2"},
-           trial{"a,b\n1,2,\n", {}, errc::damaged, "file:2: 3 fields, expected 2"},
-           trial{"a,a\n1,2\n", {}, errc::invalid_argument, "file: two columns are named 'a'"},
-           trial{"b,c\n1,2\n", of_type(csv_type::f32), errc::invalid_argument,
-                 "file: no column 'a': the file has 'b', 'c'"},
-           trial{"a\nabc\n", of_type(csv_type::f32), errc::damaged, "file:2: column 'a': 'abc' is not f32"},
-           trial{"a\n1x\n", of_type(csv_type::f64), errc::damaged, "'1x' is not f64"},
-           trial{"a\n1 2\n", of_type(csv_type::f64), errc::damaged, "'1 2' is not f64"},
-           trial{"a\n1e99\n", of_type(csv_type::f32), errc::damaged, "'1e99' is not f32: expected a finite number"},
-           trial{"a\nnan\n", of_type(csv_type::f32), errc::damaged, "'nan' is not f32"},
-           trial{"a\nnan\n", of_type(csv_type::f32), errc::damaged, R"(csv_options::missing_texts ({"", "nan"}))"},
-           trial{"a\n N/A \n", of_type(csv_type::f64), errc::damaged, R"(csv_options::missing_texts ({"", "N/A"}))"},
-           trial{"a\ninf\n", of_type(csv_type::f64), errc::damaged, "'inf' is not f64"},
-           trial{"a\n0x10\n", of_type(csv_type::f64), errc::damaged, "'0x10' is not f64"},
-           trial{"a\n+-1\n", of_type(csv_type::f64), errc::damaged, "'+-1' is not f64"},
-           trial{"a\n1.5\n", of_type(csv_type::i64), errc::damaged, "'1.5' is not i64"},
-           trial{"a\n9223372036854775808\n", of_type(csv_type::i64), errc::damaged, "is not i64"},
-           trial{"a\n\"1\n2\n", {}, errc::damaged, "file:2: field 0: its opening quote is never closed"},
-           trial{"a,b\n1,x\"y\n", {}, errc::damaged, "file:2: field 1: a quote inside an unquoted field"},
-           trial{"a,b\n\"1\"2,3\n", {}, errc::damaged, "file:2: field 0: text after the closing quote"},
-           trial{"a\n\x01" + std::string(100, 'z') + "\n",
-                 {},
-                 errc::damaged,
-                 "'?" + std::string(39, 'z') + "...' is not"},
-           trial{"a\n1\n", twice, errc::invalid_argument, "category 'x' is given twice"},
-           trial{"a\n1\n", quotes, errc::invalid_argument, "cannot be the delimiter"},
+           sample_case{"", {}, errc::damaged, "file: it has no rows, not even the one with column names"},
+           sample_case{"\n\n", {}, errc::damaged, "file: it has no rows"},
+           sample_case{"a,b\n1,2\n3\n", {}, errc::damaged, "file:3: 1 fields, expected 2"},
+           sample_case{"a,b\n1,2,3\n", {}, errc::damaged, "file:2: 3 fields, expected 2"},
+           sample_case{"a,b\n1,2,\n", {}, errc::damaged, "file:2: 3 fields, expected 2"},
+           sample_case{"a,a\n1,2\n", {}, errc::invalid_argument, "file: two columns are named 'a'"},
+           sample_case{"b,c\n1,2\n", of_type(csv_type::f32), errc::invalid_argument,
+                       "file: no column 'a': the file has 'b', 'c'"},
+           sample_case{"a\nabc\n", of_type(csv_type::f32), errc::damaged, "file:2: column 'a': 'abc' is not f32"},
+           sample_case{"a\n1x\n", of_type(csv_type::f64), errc::damaged, "'1x' is not f64"},
+           sample_case{"a\n1 2\n", of_type(csv_type::f64), errc::damaged, "'1 2' is not f64"},
+           sample_case{"a\n1e99\n", of_type(csv_type::f32), errc::damaged,
+                       "'1e99' is not f32: expected a finite number"},
+           sample_case{"a\nnan\n", of_type(csv_type::f32), errc::damaged, "'nan' is not f32"},
+           sample_case{"a\nnan\n", of_type(csv_type::f32), errc::damaged,
+                       R"(csv_options::missing_texts ({"", "nan"}))"},
+           sample_case{"a\n N/A \n", of_type(csv_type::f64), errc::damaged,
+                       R"(csv_options::missing_texts ({"", "N/A"}))"},
+           sample_case{"a\ninf\n", of_type(csv_type::f64), errc::damaged, "'inf' is not f64"},
+           sample_case{"a\n0x10\n", of_type(csv_type::f64), errc::damaged, "'0x10' is not f64"},
+           sample_case{"a\n+-1\n", of_type(csv_type::f64), errc::damaged, "'+-1' is not f64"},
+           sample_case{"a\n1.5\n", of_type(csv_type::i64), errc::damaged, "'1.5' is not i64"},
+           sample_case{"a\n9223372036854775808\n", of_type(csv_type::i64), errc::damaged, "is not i64"},
+           sample_case{"a\n\"1\n2\n", {}, errc::damaged, "file:2: field 0: its opening quote is never closed"},
+           sample_case{"a,b\n1,x\"y\n", {}, errc::damaged, "file:2: field 1: a quote inside an unquoted field"},
+           sample_case{"a,b\n\"1\"2,3\n", {}, errc::damaged, "file:2: field 0: text after the closing quote"},
+           sample_case{"a\n\x01" + std::string(100, 'z') + "\n",
+                       {},
+                       errc::damaged,
+                       "'?" + std::string(39, 'z') + "...' is not"},
+           sample_case{"a\n1\n", twice, errc::invalid_argument, "category 'x' is given twice"},
+           sample_case{"a\n1\n", quotes, errc::invalid_argument, "cannot be the delimiter"},
        }) {
     auto read = parse_csv(text, "file", options);
     REQUIRE_FALSE_MESSAGE(read.has_value(), says);

@@ -133,15 +133,15 @@ TEST_CASE("every kind of data set refuses a sample that does not exist") {
 
 TEST_CASE("columns that do not match are refused") {
   const auto two = std::vector<float>{1, 2};
-  struct trial {
+  struct sample_case {
     std::vector<column> columns;
     std::string says;
   };
   for (const auto& [columns, says] : {
-           trial{{}, "at least one column"},
-           trial{{make_column("a", two), make_column("a", two)}, "two columns are named 'a'"},
-           trial{{make_column("a", two), make_column("b", std::vector<float>{1})}, "column 'b' has 1 samples"},
-           trial{{make_column("a", two, {3})}, "not a whole number of samples of f32[3]"},
+           sample_case{{}, "at least one column"},
+           sample_case{{make_column("a", two), make_column("a", two)}, "two columns are named 'a'"},
+           sample_case{{make_column("a", two), make_column("b", std::vector<float>{1})}, "column 'b' has 1 samples"},
+           sample_case{{make_column("a", two, {3})}, "not a whole number of samples of f32[3]"},
        }) {
     auto made = make_table(columns);
     REQUIRE_FALSE(made.has_value());

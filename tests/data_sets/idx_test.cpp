@@ -70,7 +70,7 @@ void check_values(const column& read) {
 } // namespace
 
 TEST_CASE("files of every type written by Python, plain and packed, are read back") {
-  struct trial {
+  struct sample_case {
     std::string name;
     dtype type;
     std::uint64_t size;
@@ -78,12 +78,12 @@ TEST_CASE("files of every type written by Python, plain and packed, are read bac
     void (*check)(const column&);
   };
   for (const auto& [name, type, size, shape, check] : {
-           trial{"08", dtype::u8, 5, {3, 2}, check_values<std::uint8_t>},
-           trial{"09", dtype::i8, 6, {}, check_values<std::int8_t>},
-           trial{"0b", dtype::i16, 5, {3}, check_values<std::int16_t>},
-           trial{"0c", dtype::i32, 3, {2, 2, 2}, check_values<std::int32_t>},
-           trial{"0d", dtype::f32, 4, {3, 2}, check_values<float>},
-           trial{"0e", dtype::f64, 7, {}, check_values<double>},
+           sample_case{"08", dtype::u8, 5, {3, 2}, check_values<std::uint8_t>},
+           sample_case{"09", dtype::i8, 6, {}, check_values<std::int8_t>},
+           sample_case{"0b", dtype::i16, 5, {3}, check_values<std::int16_t>},
+           sample_case{"0c", dtype::i32, 3, {2, 2, 2}, check_values<std::int32_t>},
+           sample_case{"0d", dtype::f32, 4, {3, 2}, check_values<float>},
+           sample_case{"0e", dtype::f64, 7, {}, check_values<double>},
        }) {
     CAPTURE(name);
     auto plain = read_idx(testing::sample_files() / ("python-" + name + ".idx"), "values");
@@ -155,30 +155,30 @@ TEST_CASE("an invalid IDX file is refused with what was expected") {
   flipped[flipped.size() - 6] ^= 1u; // in the checksum
   auto trailing = zipped;
   trailing.push_back('x');
-  struct trial {
+  struct sample_case {
     bytes content;
     std::string says;
   };
   for (const auto& [content, says] : {
-           trial{{}, "not an IDX file: it has 0 bytes"},
-           trial{cut(good, 3), "not an IDX file: it has 3 bytes"},
-           trial{changed(0, 0x93), "it begins with 0x93 0x00, expected two zero bytes"},
-           trial{changed(2, 0x0a), "IDX type 0x0a at byte 2: expected 0x08"},
-           trial{changed(3, 0), "0 dimensions at byte 3: expected 1 to 4"},
-           trial{changed(3, 5), "5 dimensions at byte 3: expected 1 to 4"},
-           trial{cut(good, 11), "truncated: it has 11 bytes, and a header of 2 dimensions 12"},
-           trial{cut(good, 17), "truncated: a header of u8[3, 2] requires 6 bytes of values, and there are 5"},
-           trial{longer, "a header of u8[3, 2] requires 6 bytes of values, and there are more"},
-           trial{changed(11, 0), "dimension 1 is 0"},
-           trial{idx(14, {0xffffffff, 0xffffffff, 0xffffffff}, values), "impossibly large"},
-           trial{cut(zipped, zipped.size() - 1), "the gzip stream is truncated"},
-           trial{cut(zipped, 5), "the gzip stream is truncated"},
-           trial{flipped, "invalid gzip stream at byte"},
-           trial{trailing, "1 bytes follow the gzip stream"},
-           trial{packed(longer), "and there are more"},
-           trial{packed(cut(good, 17)), "requires 6 bytes of values, and there are 5"},
-           trial{packed(cut(good, 7)), "truncated: it has 7 bytes"},
-           trial{packed(idx(8, {0xffffffff, 1000}, values)), "bytes of values, and there are 6"},
+           sample_case{{}, "not an IDX file: it has 0 bytes"},
+           sample_case{cut(good, 3), "not an IDX file: it has 3 bytes"},
+           sample_case{changed(0, 0x93), "it begins with 0x93 0x00, expected two zero bytes"},
+           sample_case{changed(2, 0x0a), "IDX type 0x0a at byte 2: expected 0x08"},
+           sample_case{changed(3, 0), "0 dimensions at byte 3: expected 1 to 4"},
+           sample_case{changed(3, 5), "5 dimensions at byte 3: expected 1 to 4"},
+           sample_case{cut(good, 11), "truncated: it has 11 bytes, and a header of 2 dimensions 12"},
+           sample_case{cut(good, 17), "truncated: a header of u8[3, 2] requires 6 bytes of values, and there are 5"},
+           sample_case{longer, "a header of u8[3, 2] requires 6 bytes of values, and there are more"},
+           sample_case{changed(11, 0), "dimension 1 is 0"},
+           sample_case{idx(14, {0xffffffff, 0xffffffff, 0xffffffff}, values), "impossibly large"},
+           sample_case{cut(zipped, zipped.size() - 1), "the gzip stream is truncated"},
+           sample_case{cut(zipped, 5), "the gzip stream is truncated"},
+           sample_case{flipped, "invalid gzip stream at byte"},
+           sample_case{trailing, "1 bytes follow the gzip stream"},
+           sample_case{packed(longer), "and there are more"},
+           sample_case{packed(cut(good, 17)), "requires 6 bytes of values, and there are 5"},
+           sample_case{packed(cut(good, 7)), "truncated: it has 7 bytes"},
+           sample_case{packed(idx(8, {0xffffffff, 1000}, values)), "bytes of values, and there are 6"},
        }) {
     auto read = parse(content);
     REQUIRE_FALSE_MESSAGE(read.has_value(), says);

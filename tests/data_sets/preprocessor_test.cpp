@@ -295,26 +295,26 @@ TEST_CASE("what cannot be fitted or applied is refused with the reason") {
                 make_column("none", std::vector<std::int64_t>{-1, -1}, {}, names({"a"})),
                 make_column("v", std::vector<std::int64_t>{1, 2, 3, 4}, {2})});
   auto reduction = local_reduction{};
-  struct trial {
+  struct sample_case {
     preprocessor_ptr how;
     errc code;
     std::string says;
   };
   for (const auto& [how, code, says] : {
-           trial{standard_scaler({"y"}), errc::not_found, "standard_scaler: no column 'y'"},
-           trial{standard_scaler({"c"}), errc::mismatch, "column 'c' is categorical, and this takes numbers"},
-           trial{standard_scaler({"x", "gone"}), errc::invalid_argument,
-                 "column 'gone', number 0 of a sample: all values are missing"},
-           trial{mean_imputer({"gone"}), errc::invalid_argument, "all values are missing"},
-           trial{min_max_scaler({"gone"}), errc::invalid_argument, "all values are missing"},
-           trial{standard_scaler({"far"}), errc::invalid_argument, "the mean is not finite"},
-           trial{min_max_scaler({"far"}), errc::invalid_argument, "the range is not finite"},
-           trial{one_hot_encoder({"x"}), errc::mismatch, "column 'x' is f32, and only texts and integers"},
-           trial{one_hot_encoder({"v"}), errc::mismatch, "column 'v' is i64[2], and only single numbers"},
-           trial{ordinal_encoder({"none"}), errc::invalid_argument, "column 'none': all values are missing"},
-           trial{column_join({"c"}, "all"), errc::mismatch, "only f32 numbers are joined"},
-           trial{column_join({"x"}, "v"), errc::invalid_argument, "column 'v' already exists"},
-           trial{chain({standard_scaler({"x"}), standard_scaler({"z"})}), errc::not_found, "no column 'z'"},
+           sample_case{standard_scaler({"y"}), errc::not_found, "standard_scaler: no column 'y'"},
+           sample_case{standard_scaler({"c"}), errc::mismatch, "column 'c' is categorical, and this takes numbers"},
+           sample_case{standard_scaler({"x", "gone"}), errc::invalid_argument,
+                       "column 'gone', number 0 of a sample: all values are missing"},
+           sample_case{mean_imputer({"gone"}), errc::invalid_argument, "all values are missing"},
+           sample_case{min_max_scaler({"gone"}), errc::invalid_argument, "all values are missing"},
+           sample_case{standard_scaler({"far"}), errc::invalid_argument, "the mean is not finite"},
+           sample_case{min_max_scaler({"far"}), errc::invalid_argument, "the range is not finite"},
+           sample_case{one_hot_encoder({"x"}), errc::mismatch, "column 'x' is f32, and only texts and integers"},
+           sample_case{one_hot_encoder({"v"}), errc::mismatch, "column 'v' is i64[2], and only single numbers"},
+           sample_case{ordinal_encoder({"none"}), errc::invalid_argument, "column 'none': all values are missing"},
+           sample_case{column_join({"c"}, "all"), errc::mismatch, "only f32 numbers are joined"},
+           sample_case{column_join({"x"}, "v"), errc::invalid_argument, "column 'v' already exists"},
+           sample_case{chain({standard_scaler({"x"}), standard_scaler({"z"})}), errc::not_found, "no column 'z'"},
        }) {
     auto why = thrown_by([&] { how->fit(*set, reduction); });
     CHECK_MESSAGE(why.code == code, says);

@@ -116,7 +116,7 @@ class exchange {
       const auto& from = x.outgoing.front();
       const auto& to = x.incoming.front();
       if (from.head != to.head)
-        violation(from.head.to_text() + " of this rank itself meet " + to.head.to_text());
+        violation(from.head.to_text() + " of this rank itself is received as " + to.head.to_text());
       if (from.head.size_bytes != 0)
         std::memmove(to.data, from.data, from.head.size_bytes);
     }
@@ -160,7 +160,7 @@ class exchange {
     const auto part = x.rest(x.heard)[is_header ? 0 : 1];
     const auto moved = ::recv(fd, part.iov_base, part.iov_len, MSG_DONTWAIT);
     if (is_header && moved == static_cast<ssize_t>(part.iov_len) && x.heard != x.head)
-      violation(x.heard.to_text() + " of another rank meet " + x.head.to_text());
+      violation(x.heard.to_text() + " of another rank is received as " + x.head.to_text());
     return note(moved, incoming);
   }
 

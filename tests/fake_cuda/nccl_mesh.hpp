@@ -126,7 +126,7 @@ class mesh {
   [[nodiscard]] outcome form(const std::atomic<bool>& is_given_up) {
     is_given_up_ = &is_given_up;
     try {
-      meet();
+      connect_all();
       compare_devices();
     } catch (outcome& failure) {
       return std::move(failure);
@@ -169,7 +169,7 @@ class mesh {
     return {result, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(length))};
   }
 
-  void meet() {
+  void connect_all() {
     const descriptor listener{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     const auto [mine, length] = address(rank_);
     if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&mine), length) != 0 ||

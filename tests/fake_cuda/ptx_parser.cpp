@@ -268,13 +268,13 @@ class parser {
   }
 
   void end_kernel() {
-    const auto settle = [this](int& place) {
+    const auto resolve = [this](int& place) {
       if (place < -1)
         place = next_place_ - 2 - place;
     };
     for (auto& x : now_.code) {
-      std::ranges::for_each(x.to, settle);
-      std::ranges::for_each(x.from, settle);
+      std::ranges::for_each(x.to, resolve);
+      std::ranges::for_each(x.from, resolve);
     }
     for (const auto& [at, label] : jumps_) {
       const auto found = labels_.find(label);

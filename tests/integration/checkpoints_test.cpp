@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint64_t all_steps = 1800;
 
 /// Runs with many checkpoints, and the same runs undisturbed.
-struct trial {
+struct test_run {
   scratch_runs here;
 
   [[nodiscard]] std::vector<std::string> arguments(const std::string& name, std::vector<std::string> more) const {
@@ -51,7 +51,7 @@ struct trial {
 } // namespace
 
 TEST_CASE("every checkpoint that is due is taken or counted as skipped, and changes no bit") {
-  trial t;
+  test_run t;
   auto plain = t.succeed("plain", {"--workers", "2", "--checkpoint-every", "0"});
   CHECK(plain["due_checkpoints"] == nlohmann::json{{"taken", 1}, {"skipped", 0}, {"failed", 0}});
   for (const std::string in_flight : {"1", "0"}) {
@@ -102,7 +102,7 @@ TEST_CASE("the best checkpoints stay besides the latest, and the result names th
 }
 
 TEST_CASE("workers that are killed more often than checkpoints are due cost no bit and do not prevent checkpoints") {
-  trial t;
+  test_run t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   auto random = std::mt19937{20261121};
   auto driver =
@@ -128,7 +128,7 @@ TEST_CASE("workers that are killed more often than checkpoints are due cost no b
 
 TEST_CASE("a run resumes from the newest checkpoint with the same bits after its driver was killed with checkpoints in "
           "flight") {
-  trial t;
+  test_run t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   auto random = std::mt19937{7};
   for (int i = 0; i < 3; ++i) {
@@ -148,7 +148,7 @@ TEST_CASE("a run resumes from the newest checkpoint with the same bits after its
 }
 
 TEST_CASE("streamed checkpoints equal those of a shared directory, and a run resumes from them") {
-  trial t;
+  test_run t;
   auto shared = t.succeed("shared", {"--workers", "2", "--checkpoint-sync", "shared"});
   for (const std::string workers : {"1", "3", "4"}) {
     auto name = "streamed-" + workers;
@@ -164,7 +164,7 @@ TEST_CASE("streamed checkpoints equal those of a shared directory, and a run res
 }
 
 TEST_CASE("workers without access to the driver's directory stream automatically and survive failures") {
-  trial t;
+  test_run t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   fs::create_directories(t.here.path("runs"));
   auto script = "mount -t tmpfs none " + t.here.path("runs").string() + " 2>/dev/null && exec " TROUPE_CAF_NODE;
@@ -197,7 +197,7 @@ TEST_CASE("workers without access to the driver's directory stream automatically
 }
 
 TEST_CASE("a full disk costs checkpoints, but neither the old one nor the training") {
-  trial t;
+  test_run t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   auto disk = memory_file_system{t.here.path("small"), "size=8m"};
   if (!disk.mounted()) {
@@ -237,7 +237,7 @@ TEST_CASE("a full disk costs checkpoints, but neither the old one nor the traini
 
 #ifdef TROUPE_SLOW_DISK
 TEST_CASE("a disk that is 100 times too slow costs checkpoints, but not the training") {
-  trial t;
+  test_run t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   // Writing a state of 100 KB takes a second, and its syncs five seconds.
   auto slow =
@@ -261,7 +261,7 @@ TEST_CASE("a disk that is 100 times too slow costs checkpoints, but not the trai
 #endif
 
 TEST_CASE("a disk that becomes read-only costs checkpoints, and is used again when it is writable") {
-  trial t;
+  test_run t;
   auto arguments = [&](const std::string& name, const std::string& workers) {
     return t.here.charlm(name, {"--workers", workers, "--checkpoint-every", "5", "--steps", "3000"});
   };

@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t all_steps = 12'000;
 
 /// Runs that are long enough to lose workers, and the same runs undisturbed.
-struct trial {
+struct test_run {
   scratch_runs here;
 
   [[nodiscard]] std::vector<std::string> arguments(const std::string& name, std::vector<std::string> more) const {
@@ -47,7 +47,7 @@ struct trial {
 } // namespace
 
 TEST_CASE("killed workers cost no step and no bit, down to one survivor, on every transport") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   for (const std::string transport : {"shm", "tcp"}) {
     auto result = t.disturbed(transport, {2, 0, 3}, {"--workers", "4", "--transport", transport});
@@ -64,7 +64,7 @@ TEST_CASE("killed workers cost no step and no bit, down to one survivor, on ever
 }
 
 TEST_CASE("workers on two nodes survive each other's loss and the loss of a node") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   auto one = t.here.start_node();
   auto two = t.here.start_node();
@@ -86,7 +86,7 @@ TEST_CASE("workers on two nodes survive each other's loss and the loss of a node
 }
 
 TEST_CASE("a worker killed during checkpoints costs none of them") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   auto result = t.disturbed("often", {1, 3, 0}, {"--workers", "4", "--checkpoint-every", "5"});
   INFO(result.dump(2));
@@ -95,7 +95,7 @@ TEST_CASE("a worker killed during checkpoints costs none of them") {
 }
 
 TEST_CASE("a lost worker is replaced without any effect on the result") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   auto result = t.disturbed("replaced", {1, 0}, {"--workers", "2"});
   INFO(result.dump(2));
@@ -114,7 +114,7 @@ TEST_CASE("a lost worker is replaced without any effect on the result") {
 }
 
 TEST_CASE("a joiner that receives the state while the others train changes no bit, on one node and on two") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   // It repeats steps with evaluations and checkpoints among them.
   auto staged = std::vector<std::string>{"--background-transfer-above", "0", "--evaluate-every", "20",
@@ -142,7 +142,7 @@ TEST_CASE("a joiner that receives the state while the others train changes no bi
 }
 
 TEST_CASE("a frozen worker is found, killed and replaced") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("frozen", {"--workers", "3"}));
   t.here.await_step(driver, "frozen");
@@ -160,7 +160,7 @@ TEST_CASE("a frozen worker is found, killed and replaced") {
 }
 
 TEST_CASE("frozen workers that alone have the state are waited for, and go on") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("thawed", {"--workers", "2"}));
   t.here.await_step(driver, "thawed", 200);
@@ -184,7 +184,7 @@ TEST_CASE("frozen workers that alone have the state are waited for, and go on") 
 }
 
 TEST_CASE("a run that has lost all workers restarts from its latest checkpoint") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("again", {"--workers", "2", "--checkpoint-every", "100"}));
   t.here.await_step(driver, "again", 250);
@@ -204,7 +204,7 @@ TEST_CASE("a run that has lost all workers restarts from its latest checkpoint")
 }
 
 TEST_CASE("a frozen node is given up, and used again when it answers") {
-  trial t;
+  test_run t;
   auto one = t.here.start_node();
   auto two = t.here.start_node();
   auto driver = t.here.start(t.here.charlm("thawed", {"--workers", "4", "--nodes", one.address + "," + two.address,
@@ -238,7 +238,7 @@ TEST_CASE("a frozen node is given up, and used again when it answers") {
 }
 
 TEST_CASE("a run whose only node is frozen goes on with the same workers when it answers") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   auto node = t.here.start_node();
   // Its workers train on, and wait only for the driver; or they stop, too.
@@ -268,7 +268,7 @@ TEST_CASE("a run whose only node is frozen goes on with the same workers when it
 }
 
 TEST_CASE("a node that receives SIGTERM hands over its workers, and no step is computed twice") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   auto one = t.here.start_node();
   auto two = t.here.start_node();
@@ -290,7 +290,7 @@ TEST_CASE("a node that receives SIGTERM hands over its workers, and no step is c
 }
 
 TEST_CASE("a run with a range of workers starts with those that fit and grows with the nodes") {
-  trial t;
+  test_run t;
   const auto wanted = t.undisturbed();
   auto one = t.here.start_node({"--cpus", "1"});
   auto two = t.here.start_node({"--cpus", "2"});

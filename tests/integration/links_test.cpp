@@ -14,12 +14,12 @@ namespace {
 const auto steps = std::string{"24000"};
 
 /// The control plane between a driver and its nodes goes over links that can be broken.
-struct trial {
+struct test_run {
   scratch_runs here;
   std::vector<running_node> nodes;
   std::vector<std::unique_ptr<breakable_link>> links;
 
-  explicit trial(std::size_t count) {
+  explicit test_run(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
       nodes.push_back(here.start_node());
       links.push_back(std::make_unique<breakable_link>(nodes.back().address));
@@ -64,7 +64,7 @@ void check_untouched(const nlohmann::json& result, const std::string& wanted) {
 } // namespace
 
 TEST_CASE("connections that are reset again and again cost no step and no worker") {
-  trial t{1};
+  test_run t{1};
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("reset", {"--checkpoint-every", "20"}));
   t.here.await_step(driver, "reset");
@@ -96,7 +96,7 @@ TEST_CASE("connections that are reset again and again cost no step and no worker
 }
 
 TEST_CASE("a run whose only node cannot be connected to for seconds goes on with the same workers") {
-  trial t{1};
+  test_run t{1};
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("refused"));
   t.here.await_step(driver, "refused");
@@ -113,7 +113,7 @@ TEST_CASE("a run whose only node cannot be connected to for seconds goes on with
 }
 
 TEST_CASE("Ctrl-C says for which nodes it waits, and the second one ends the run, and says where it goes on") {
-  trial t{1};
+  test_run t{1};
   auto driver = t.here.start(t.arguments("stopped", {"--checkpoint-every", "20"}));
   t.here.await_step(driver, "stopped", 40);
   t.here.await(driver, [&] { return !t.here.checkpoints("stopped").empty(); });
@@ -123,7 +123,8 @@ TEST_CASE("Ctrl-C says for which nodes it waits, and the second one ends the run
   t.here.await(driver, [&] { return contains(driver.err(), "so the run waits for it"); });
   driver.signal(SIGINT);
   t.here.await(driver, [&] {
-    return contains(driver.err(), "stopping after this step: waits for node " + t.links[0]->address() + ", silent for");
+    return contains(driver.err(),
+                    "stopping after this step; waiting for node " + t.links[0]->address() + ", silent for");
   });
   driver.signal(SIGINT);
   const auto status = driver.wait();
@@ -135,7 +136,7 @@ TEST_CASE("Ctrl-C says for which nodes it waits, and the second one ends the run
 }
 
 TEST_CASE("of two nodes, the one that cannot be connected to is given up, and takes workers again later") {
-  trial t{2};
+  test_run t{2};
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("one", {"--placement", "spread"}));
   t.here.await_step(driver, "one");
@@ -156,7 +157,7 @@ TEST_CASE("of two nodes, the one that cannot be connected to is given up, and ta
 }
 
 TEST_CASE("a node that was started anew has no workers of the run, which restarts from its checkpoint") {
-  trial t{1};
+  test_run t{1};
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("anew", {"--checkpoint-every", "50"}));
   t.here.await_step(driver, "anew", 120);
@@ -176,7 +177,7 @@ TEST_CASE("a node that was started anew has no workers of the run, which restart
 }
 
 TEST_CASE("a driver that is stopped for seconds finds its run as it was") {
-  trial t{2};
+  test_run t{2};
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("stopped", {"--placement", "spread"}));
   t.here.await_step(driver, "stopped");
@@ -190,7 +191,7 @@ TEST_CASE("a driver that is stopped for seconds finds its run as it was") {
 }
 
 TEST_CASE("when all nodes are stopped for seconds, the run goes on with the same workers") {
-  trial t{2};
+  test_run t{2};
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("nodes", {"--placement", "spread"}));
   t.here.await_step(driver, "nodes");
@@ -206,7 +207,7 @@ TEST_CASE("when all nodes are stopped for seconds, the run goes on with the same
 }
 
 TEST_CASE("a connection that is lost while everybody waits for the driver is no answer") {
-  trial t{1};
+  test_run t{1};
   const auto wanted = t.undisturbed();
   // A joiner that does not come keeps nobody waiting; a member that is stopped keeps all.
   auto driver = t.here.start(t.arguments("waiting"));
@@ -230,7 +231,7 @@ TEST_CASE("a connection that is lost while everybody waits for the driver is no 
 }
 
 TEST_CASE("a node that was taken for dead, and is not, ends its workers and takes new ones") {
-  trial t{2};
+  test_run t{2};
   const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("alive", {"--placement", "spread"}));
   t.here.await_step(driver, "alive");

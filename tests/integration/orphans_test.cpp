@@ -57,66 +57,66 @@ struct two_nodes {
 } // namespace
 
 TEST_CASE("a killed driver without a grace period takes its workers with it, and its nodes serve the next run") {
-  two_nodes trial;
-  auto driver = trial.start("killed", {"--driver-grace", "0"});
-  auto workers = watch_all(trial.here.workers());
+  two_nodes t;
+  auto driver = t.start("killed", {"--driver-grace", "0"});
+  auto workers = watch_all(t.here.workers());
   driver.signal(SIGKILL);
   CHECK(driver.wait() == exit_status{{}, SIGKILL});
   CHECK(all_end(workers, std::chrono::milliseconds{10'000}));
-  CHECK(trial.here.workers_vanish());
-  CHECK(trial.one.process.running());
-  CHECK(trial.two.process.running());
-  trial.check_service(trial.one.address + "," + trial.two.address);
+  CHECK(t.here.workers_vanish());
+  CHECK(t.one.process.running());
+  CHECK(t.two.process.running());
+  t.check_service(t.one.address + "," + t.two.address);
 }
 
 TEST_CASE("the workers of a killed driver live on for the grace period, and then end") {
-  two_nodes trial;
-  auto driver = trial.start("killed", {"--driver-grace", "2"});
-  const auto workers = watch_all(trial.here.workers());
+  two_nodes t;
+  auto driver = t.start("killed", {"--driver-grace", "2"});
+  const auto workers = watch_all(t.here.workers());
   driver.signal(SIGKILL);
   driver.wait();
-  trial.here.await(trial.one.process, [&] { return contains(trial.one.process.err(), "its workers go on"); });
-  CHECK(trial.here.workers().size() == 4);
+  t.here.await(t.one.process, [&] { return contains(t.one.process.err(), "its workers go on"); });
+  CHECK(t.here.workers().size() == 4);
   CHECK(all_end(workers, std::chrono::milliseconds{10'000}));
-  CHECK(trial.here.workers_vanish());
-  trial.check_service(trial.one.address + "," + trial.two.address);
+  CHECK(t.here.workers_vanish());
+  t.check_service(t.one.address + "," + t.two.address);
 }
 
 TEST_CASE("a killed node without allowed failures ends its workers and the run, whose result names the node") {
-  two_nodes trial;
-  auto driver = trial.start("lost", {"--max-failures", "0"});
-  auto workers = watch_all(trial.here.workers());
-  trial.two.process.signal(SIGKILL);
+  two_nodes t;
+  auto driver = t.start("lost", {"--max-failures", "0"});
+  auto workers = watch_all(t.here.workers());
+  t.two.process.signal(SIGKILL);
   auto status = driver.wait();
   INFO(driver.err());
   CHECK(status == exit_status{1, {}});
-  CHECK(contains(driver.err(), trial.two.address));
+  CHECK(contains(driver.err(), t.two.address));
   CHECK(all_end(workers, std::chrono::milliseconds{10'000}));
-  CHECK(trial.here.workers_vanish());
-  auto result = trial.here.result("lost");
+  CHECK(t.here.workers_vanish());
+  auto result = t.here.result("lost");
   CHECK(result["status"] == "failed");
   CHECK(result["error"]["code"] == "node_lost");
-  CHECK(contains(result["error"]["message"], trial.two.address));
+  CHECK(contains(result["error"]["message"], t.two.address));
   for (std::size_t i = 0; i < result["failures"].size(); ++i)
     CHECK_MESSAGE((result["failures"][i]["consequence"] == false) == (result["failures"][i]["code"] == "node_lost"),
                   result["failures"][i].dump());
-  trial.check_service(trial.one.address);
+  t.check_service(t.one.address);
 }
 
 TEST_CASE("a killed worker without allowed failures ends the run, whose result names it and the others' errors as "
           "consequences") {
-  two_nodes trial;
-  auto driver = trial.start("victim", {"--max-failures", "0"});
-  auto workers = watch_all(trial.here.workers());
-  ::kill(trial.here.worker_of_rank(2), SIGKILL);
+  two_nodes t;
+  auto driver = t.start("victim", {"--max-failures", "0"});
+  auto workers = watch_all(t.here.workers());
+  ::kill(t.here.worker_of_rank(2), SIGKILL);
   auto status = driver.wait();
   INFO(driver.err());
   CHECK(status == exit_status{1, {}});
   CHECK(contains(driver.err(), "rank 2"));
   CHECK(contains(driver.err(), "killed by signal 9"));
   CHECK(all_end(workers, std::chrono::milliseconds{10'000}));
-  CHECK(trial.here.workers_vanish());
-  auto result = trial.here.result("victim");
+  CHECK(t.here.workers_vanish());
+  auto result = t.here.result("victim");
   CHECK(result["status"] == "failed");
   CHECK(result["state_sha256"] == "");
   auto failures = result["failures"];
@@ -128,7 +128,7 @@ TEST_CASE("a killed worker without allowed failures ends the run, whose result n
     CHECK_MESSAGE(failures[i]["consequence"] == true, failures[i].dump());
     CHECK(failures[i]["rank"] != 2);
   }
-  trial.check_service(trial.one.address + "," + trial.two.address);
+  t.check_service(t.one.address + "," + t.two.address);
 }
 
 TEST_CASE("a node ends on request, and its workers with it") {

@@ -19,11 +19,11 @@ namespace {
 const auto steps = std::string{"5000"};
 
 /// Nodes, and drivers of the same run one after the other.
-struct trial {
+struct test_run {
   scratch_runs here;
   std::vector<running_node> nodes;
 
-  explicit trial(std::size_t count) {
+  explicit test_run(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i)
       nodes.push_back(here.start_node());
   }
@@ -96,7 +96,7 @@ struct trial {
 } // namespace
 
 TEST_CASE("a driver that is started again goes on with the workers of the one that was killed") {
-  trial t{1};
+  test_run t{1};
   const auto wanted = t.undisturbed();
   t.begin(100);
   const auto workers = t.here.workers();
@@ -121,7 +121,7 @@ TEST_CASE("a driver that is started again goes on with the workers of the one th
 }
 
 TEST_CASE("drivers are killed again and again, and workers too, and no step is lost") {
-  trial t{2};
+  test_run t{2};
   const auto wanted = t.undisturbed();
   t.begin(50, {"--checkpoint-every", "50"});
   for (auto i = 0; i < 4; ++i) {
@@ -133,7 +133,7 @@ TEST_CASE("drivers are killed again and again, and workers too, and no step is l
     auto driver = t.here.start(t.arguments({"--checkpoint-every", "50"}));
     t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
     std::this_thread::sleep_for(i * 150ms);
-    trial::kill(driver);
+    test_run::kill(driver);
   }
   auto driver = t.here.start(t.arguments({"--checkpoint-every", "50"}));
   const auto result = t.finish(driver);
@@ -154,7 +154,7 @@ TEST_CASE("drivers are killed again and again, and workers too, and no step is l
 }
 
 TEST_CASE("a node that ends while the run has no driver costs no step, because others have the state") {
-  trial t{2};
+  test_run t{2};
   const auto wanted = t.undisturbed();
   t.begin(100);
   t.nodes[1].process.signal(SIGKILL);
@@ -168,7 +168,7 @@ TEST_CASE("a node that ends while the run has no driver costs no step, because o
 }
 
 TEST_CASE("workers go on although all checkpoints of their run are damaged") {
-  trial t{1};
+  test_run t{1};
   const auto wanted = t.undisturbed();
   t.begin_until_checkpoint();
   for (const auto& checkpoint : t.here.checkpoints("run"))
@@ -184,7 +184,7 @@ TEST_CASE("workers go on although all checkpoints of their run are damaged") {
 }
 
 TEST_CASE("a disk that is full when a run is taken over costs no worker and no step") {
-  trial t{1};
+  test_run t{1};
   const auto wanted = t.undisturbed();
   memory_file_system files{t.here.path("runs"), "size=16m"};
   if (!files.mounted()) {
@@ -210,7 +210,7 @@ TEST_CASE("a disk that is full when a run is taken over costs no worker and no s
 }
 
 TEST_CASE("a run whose workers have ended meanwhile goes on from its latest checkpoint") {
-  trial t{1};
+  test_run t{1};
   const auto wanted = t.undisturbed();
   t.begin_until_checkpoint();
   for (auto worker : t.here.workers())
@@ -223,7 +223,7 @@ TEST_CASE("a run whose workers have ended meanwhile goes on from its latest chec
 }
 
 TEST_CASE("workers of another configuration are not taken over, and end") {
-  trial t{1};
+  test_run t{1};
   t.begin(100);
   const auto workers = watch_all(t.here.workers());
   auto driver = t.here.start(t.arguments({"--seed", "99"}));
@@ -233,7 +233,7 @@ TEST_CASE("workers of another configuration are not taken over, and end") {
 }
 
 TEST_CASE("Ctrl-C ends a run that was taken over, after its step and with a checkpoint") {
-  trial t{1};
+  test_run t{1};
   t.begin(100);
   auto driver = t.here.start(t.arguments());
   t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
@@ -246,7 +246,7 @@ TEST_CASE("Ctrl-C ends a run that was taken over, after its step and with a chec
 }
 
 TEST_CASE("of two drivers that claim a run the later one has it, and the other leaves its workers alone") {
-  trial t{1};
+  test_run t{1};
   const auto wanted = t.undisturbed();
   auto first = t.here.start(t.arguments());
   t.here.await_step(first, "run", 100);

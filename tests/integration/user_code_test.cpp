@@ -8,7 +8,7 @@ using namespace troupe::testing;
 namespace {
 
 /// Training functions that fail in the first generation of a run, which is expected to survive.
-struct trial {
+struct test_run {
   scratch_runs here;
 
   outcome run(const std::string& how, const std::string& workers = "3") {
@@ -28,7 +28,7 @@ struct trial {
 } // namespace
 
 TEST_CASE("an exception that does not repeat costs its worker, but not the run") {
-  trial t;
+  test_run t;
   t.run("heal behave");
   auto ran = t.run("heal throw");
   INFO(ran.err);
@@ -45,7 +45,7 @@ TEST_CASE("an exception that does not repeat costs its worker, but not the run")
 }
 
 TEST_CASE("an exception that repeats in the same step ends the run with its text") {
-  trial t;
+  test_run t;
   auto ran = t.run("heal throw always");
   CHECK(ran.status == exit_status{1, {}});
   CHECK(contains(ran.err, "the gradient is on holiday"));
@@ -58,7 +58,7 @@ TEST_CASE("an exception that repeats in the same step ends the run with its text
 }
 
 TEST_CASE("a rank that hangs in user code is named and replaced") {
-  trial t;
+  test_run t;
   t.run("heal behave");
   auto ran = t.run("heal sleep");
   INFO(ran.err);
@@ -74,7 +74,7 @@ TEST_CASE("a rank that hangs in user code is named and replaced") {
 }
 
 TEST_CASE("a slow rank that sends heartbeats is not replaced") {
-  trial t;
+  test_run t;
   auto ran = t.run("heal dawdle");
   INFO(ran.err);
   REQUIRE(ran.status == exit_status{0, {}});
@@ -83,7 +83,7 @@ TEST_CASE("a slow rank that sends heartbeats is not replaced") {
 }
 
 TEST_CASE("others wait for a slow rank for longer than a collective operation may take") {
-  trial t;
+  test_run t;
   auto ran = t.run("heal linger");
   INFO(ran.err);
   REQUIRE(ran.status == exit_status{0, {}});
@@ -91,7 +91,7 @@ TEST_CASE("others wait for a slow rank for longer than a collective operation ma
 }
 
 TEST_CASE("a custom loop restarts from the latest checkpoint when a peer is lost") {
-  trial t;
+  test_run t;
   auto ran = t.run("heal plain");
   INFO(ran.err);
   REQUIRE(ran.status == exit_status{0, {}});
@@ -107,12 +107,12 @@ TEST_CASE("a custom loop restarts from the latest checkpoint when a peer is lost
 }
 
 TEST_CASE("a joiner enters a run of many short loops and knows the results between them") {
-  trial t;
+  test_run t;
   // The worker to be killed does not exist.
   t.run("heal epochs", "1");
   auto wanted = t.result("heal epochs")["state_sha256"];
   for (const std::string how : {"heal epochs", "heal epochs staged"}) {
-    std::filesystem::remove_all(t.here.run_directory(trial::name_of(how)));
+    std::filesystem::remove_all(t.here.run_directory(test_run::name_of(how)));
     auto ran = t.run(how);
     INFO(ran.err);
     REQUIRE(ran.status == exit_status{0, {}});

@@ -9,7 +9,7 @@ using namespace troupe::testing;
 namespace {
 
 /// Runs the misbehaving program with three workers, on nodes or without.
-struct trial {
+struct test_run {
   scratch_runs here;
   std::vector<running_node> nodes;
 
@@ -61,7 +61,7 @@ std::size_t count(const std::string& text, const std::string& part) {
 } // namespace
 
 TEST_CASE("workers' output is printed with their rank and kept in a log for each") {
-  trial t;
+  test_run t;
   SUBCASE("without nodes") {}
   SUBCASE("on nodes") {
     t.use_nodes();
@@ -80,7 +80,7 @@ TEST_CASE("workers' output is printed with their rank and kept in a log for each
 }
 
 TEST_CASE("an exception in the training function ends the run with rank, step and text") {
-  trial t;
+  test_run t;
   SUBCASE("without nodes") {}
   SUBCASE("on nodes") {
     t.use_nodes();
@@ -94,7 +94,7 @@ TEST_CASE("an exception in the training function ends the run with rank, step an
 }
 
 TEST_CASE("the state of a run that fails is saved by a worker that has it, and the next run goes on from there") {
-  trial t;
+  test_run t;
   SUBCASE("without nodes") {}
   SUBCASE("on nodes") {
     t.use_nodes();
@@ -212,14 +212,14 @@ TEST_CASE("a loss that is not a number is a warning, and ends the run before its
 }
 
 TEST_CASE("a run that finishes itself does so in the same step, also if a worker dies before it says so") {
-  trial t;
+  test_run t;
   auto undisturbed = t.run("finish");
   INFO(undisturbed.err);
   CHECK(undisturbed.status == exit_status{0, {}});
   const auto wanted = t.here.result("run");
   CHECK(wanted["status"] == "completed");
   CHECK(wanted["steps"] == 4);
-  trial other;
+  test_run other;
   auto ran = other.run("heal finish and die");
   INFO(ran.err);
   CHECK(ran.status == exit_status{0, {}});
@@ -236,7 +236,7 @@ TEST_CASE("a run that finishes itself does so in the same step, also if a worker
 }
 
 TEST_CASE("ranks that do not agree on the end are told which they are") {
-  trial t;
+  test_run t;
   auto ran = t.run("finish apart");
   INFO(ran.err);
   CHECK(ran.status == exit_status{1, {}});
@@ -246,7 +246,7 @@ TEST_CASE("ranks that do not agree on the end are told which they are") {
 }
 
 TEST_CASE("what happened to a run is in its events") {
-  trial t;
+  test_run t;
   auto ran = t.run("exit");
   CHECK(ran.status == exit_status{1, {}});
   std::vector<std::string> kinds;
@@ -264,7 +264,7 @@ TEST_CASE("what happened to a run is in its events") {
 }
 
 TEST_CASE("a worker that exits ends the run with its exit code and last lines") {
-  trial t;
+  test_run t;
   SUBCASE("without nodes") {}
   SUBCASE("on nodes") {
     t.use_nodes();
@@ -281,7 +281,7 @@ TEST_CASE("a worker that exits ends the run with its exit code and last lines") 
 }
 
 TEST_CASE("a worker that aborts ends the run with its signal") {
-  trial t;
+  test_run t;
   auto ran = t.run("abort");
   INFO(ran.err);
   CHECK(ran.status == exit_status{1, {}});
@@ -292,7 +292,7 @@ TEST_CASE("a worker that aborts ends the run with its signal") {
 }
 
 TEST_CASE("a crash that repeats in one step ends the run with step, signal, backtrace, and how to repeat it") {
-  trial t;
+  test_run t;
   auto ran = t.run("crash");
   INFO(ran.err);
   CHECK(ran.status == exit_status{1, {}});
@@ -325,7 +325,7 @@ TEST_CASE("a loop without end in one step of all ranks ends the run after three 
 }
 
 TEST_CASE("workers that end before they have joined end the run at once") {
-  trial t;
+  test_run t;
   SUBCASE("without nodes") {}
   SUBCASE("on nodes") {
     t.use_nodes();
@@ -342,7 +342,7 @@ TEST_CASE("workers that end before they have joined end the run at once") {
 }
 
 TEST_CASE("a body that writes tracked state before the sum is told which rule it violates") {
-  trial t;
+  test_run t;
   auto how = std::string{};
   SUBCASE("from the first step on") {
     how = "write early";
@@ -357,7 +357,7 @@ TEST_CASE("a body that writes tracked state before the sum is told which rule it
 }
 
 TEST_CASE("replicas that diverge end the run with tensor and rank") {
-  trial t;
+  test_run t;
   auto ran = t.run("drift");
   INFO(ran.err);
   CHECK(ran.status == exit_status{1, {}});

@@ -180,7 +180,7 @@ TEST_CASE_FIXTURE(cluster, "a driver refuses a node by its name, its role and it
     CHECK(dial(driver_keys, there.where));
     CHECK(dial(driver_keys, {"localhost", there.where.port}));
   }
-  SUBCASE("another driver that plays a node") {
+  SUBCASE("another driver that poses as a node") {
     listening_node there{make({"localhost", certificate_role::driver, {"127.0.0.1"}})};
     auto refused = dial(driver_keys, there.where);
     REQUIRE_FALSE(refused);

@@ -279,8 +279,8 @@ std::vector<ended> lose_once(const std::filesystem::path& directory, std::chrono
 TEST_CASE("a loss at any instant of the first steps leaves replicas that are compared alike") {
   testing::scratch_directory scratch;
   auto random = std::mt19937{1};
-  for (auto trial = 0; trial < 25; ++trial) {
-    CAPTURE(trial);
+  for (auto attempt = 0; attempt < 25; ++attempt) {
+    CAPTURE(attempt);
     // So large that the digests take a while.
     for (const auto& each :
          lose_once(scratch.path(), std::chrono::microseconds(random() % 1500), false, std::size_t{1} << 18, 2)) {
@@ -295,8 +295,8 @@ TEST_CASE("a loss at any instant costs a run on GPUs no step, and no step counts
   auto random = std::mt19937{2};
   constexpr std::uint64_t steps = 6;
   auto completed = 0;
-  for (auto trial = 0; trial < 25; ++trial) {
-    CAPTURE(trial);
+  for (auto attempt = 0; attempt < 25; ++attempt) {
+    CAPTURE(attempt);
     for (const auto& each : lose_once(scratch.path(), std::chrono::microseconds(random() % 6000), true, 64, steps)) {
       INFO(each.result.reason.message);
       // Who comes late to the other's end is cut off, and nothing worse.

@@ -23,7 +23,7 @@ struct collective {
     /// Each of `words` becomes its maximum.
     barrier,
     /// One rank gives the result of the last evaluation, as the first of `words`.
-    settle,
+    share_evaluation,
     /// Who has the state sends it as `words`; who sends waits for nobody.
     transfer,
   };

@@ -205,9 +205,9 @@ void driver_model::go_on(const std::map<std::uint32_t, std::vector<worker_beat>>
     tell(place.worker, std::move(message));
   }
   auto commands = std::vector<control_command>{};
-  for (auto number = std::uint64_t{1}; number <= state.commands - state.unsettled.size(); ++number)
+  for (auto number = std::uint64_t{1}; number <= state.commands - state.outstanding.size(); ++number)
     commands.push_back({world_.run(), number, regroup_command{}});
-  commands.insert(commands.end(), state.unsettled.begin(), state.unsettled.end());
+  commands.insert(commands.end(), state.outstanding.begin(), state.outstanding.end());
   for (const auto& command : commands) {
     commands_.push_back(command);
     for (auto worker : workers_)
@@ -454,7 +454,7 @@ void driver_model::stage_state(const stage_joiners& group) {
   place.generation = group.generation;
   place.sources = group.sources;
   place.joiners = group.joiners;
-  for (auto [rank, worker] : group.told) {
+  for (auto [rank, worker] : group.to_answer) {
     world_.count(branch::joiners_staged);
     staged_.insert(worker);
     place.rank = rank;
@@ -491,7 +491,7 @@ void driver_model::form(const form_generation& next) {
   for (auto& [worker, message] : layout_.member_places(next)) {
     was_member_[worker.value] = true;
     if (worker == next.decision.evaluation_source)
-      world_.count(branch::evaluation_settled);
+      world_.count(branch::evaluation_shared);
     if (world_.defect() == mutation::decides_before_all_have_reported && !reports_.contains(worker))
       owed_[worker] = next_generation{message};
     answer_report(worker, next_generation{message});

@@ -42,8 +42,8 @@ std::string_view to_string(mutation x) noexcept {
     return "a worker reports the build of the driver";
   case mutation::reports_the_state_of_others:
     return "a worker reports the final state of others";
-  case mutation::ignores_settled_evaluations:
-    return "settled evaluations are ignored";
+  case mutation::ignores_shared_evaluations:
+    return "shared evaluations are ignored";
   case mutation::tells_joiners_no_evaluations:
     return "joiners are not told of evaluations";
   case mutation::stays_in_a_completed_loop:

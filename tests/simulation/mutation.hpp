@@ -47,7 +47,7 @@ enum class mutation : std::uint8_t {
   /// A process reports the final state that others have.
   reports_the_state_of_others,
   /// A rank does not take the result of an evaluation that it has missed.
-  ignores_settled_evaluations,
+  ignores_shared_evaluations,
   /// Joiners are not told what was evaluated before they came.
   tells_joiners_no_evaluations,
   /// A joiner that is told to skip a loop asks for a place in it again.
@@ -93,7 +93,7 @@ inline constexpr std::array mutations{
     mutation::compares_no_plans,
     mutation::reports_the_drivers_build,
     mutation::reports_the_state_of_others,
-    mutation::ignores_settled_evaluations,
+    mutation::ignores_shared_evaluations,
     mutation::tells_joiners_no_evaluations,
     mutation::stays_in_a_completed_loop,
     mutation::stops_in_its_own_time,

@@ -222,7 +222,7 @@ void simulation::turn() {
   if (next == events_.end())
     return;
   if (next->what == event::remind_tick && ++idle_ticks_ > most_idle_ticks)
-    return violate("the run stands still; the driver waits for: " + driver_->coordinator().awaited_reports());
+    return violate("the run makes no progress; the driver waits for: " + driver_->coordinator().awaited_reports());
   now_ = std::max(now_, next->due - 1);
 }
 

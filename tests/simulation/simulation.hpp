@@ -49,7 +49,7 @@
 ///
 /// Checked in every schedule: each state that any process ever reaches, given up or not, is the one of the undisturbed
 /// run, so that no step is lost, doubled or summed over wrong shards, and no two survivors differ; the same of every
-/// evaluation, each of which is done once; no survivor has committed more than what a regroup settles; the run ends,
+/// evaluation, each of which is done once; no survivor has committed more than what a regroup decides; the run ends,
 /// within bounds, once, and well, or for a reason that there was and that it names; nothing is done after the end; what
 /// a process does that differs from the others changes nothing; what a member of an old
 /// generation or a lost one says has no effect but a refusal; no checkpoint of an old generation is written; a

@@ -108,7 +108,7 @@ std::string_view to_string(branch x) noexcept {
     return "a run ended for want of workers";
   case branch::hang_found:
     return "a generation ended because no rank moved";
-  case branch::evaluation_settled:
+  case branch::evaluation_shared:
     return "the result of an evaluation given to those that missed it";
   case branch::evaluation_known:
     return "an evaluation told to a joiner";

@@ -61,7 +61,7 @@ enum class branch : std::uint8_t {
   started_late,
   held_too_long,
   hang_found,
-  evaluation_settled,
+  evaluation_shared,
   evaluation_known,
   loop_skipped,
   results_differ,

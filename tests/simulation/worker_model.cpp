@@ -39,7 +39,7 @@ std::string_view to_string(standing x) noexcept {
     return "saves";
   case standing::reporting:
     return "reports";
-  case standing::settling:
+  case standing::sharing_evaluation:
     return "takes the result of an evaluation";
   case standing::transferring:
     return "transfers state";
@@ -146,7 +146,7 @@ bool worker_model::can_run() const {
   case standing::evaluating:
   case standing::reducing:
   case standing::in_barrier:
-  case standing::settling:
+  case standing::sharing_evaluation:
   case standing::transferring: {
     if (cut_off_)
       return true;
@@ -189,8 +189,8 @@ void worker_model::run() {
     return commit();
   case standing::waiting_for_commands:
     return end_step();
-  case standing::settling:
-    return leave_settling();
+  case standing::sharing_evaluation:
+    return leave_sharing_evaluation();
   case standing::transferring:
     return leave_transfer();
   case standing::following:
@@ -276,8 +276,8 @@ void worker_model::enter(collective::kind what, collective mine) {
     return stand(standing::evaluating);
   case collective::kind::barrier:
     return stand(standing::in_barrier);
-  case collective::kind::settle:
-    return stand(standing::settling);
+  case collective::kind::share_evaluation:
+    return stand(standing::sharing_evaluation);
   case collective::kind::transfer:
     return stand(standing::transferring);
   }
@@ -303,7 +303,7 @@ void worker_model::leave_connect() {
   if (!*done)
     return regroup(interrupted_, {errc::aborted, "a peer is gone while connecting"});
   if (regrouping_)
-    return settle_evaluations();
+    return share_last_evaluation();
   go_on();
 }
 
@@ -761,17 +761,17 @@ void worker_model::leave_stream(bool is_lost) {
   report({});
 }
 
-void worker_model::settle_evaluations() {
+void worker_model::share_last_evaluation() {
   // The mutant keeps its own count.
-  if (!next_.evaluation_source || world_.defect() == mutation::ignores_settled_evaluations)
+  if (!next_.evaluation_source || world_.defect() == mutation::ignores_shared_evaluations)
     return exchange_state();
   collective mine;
   if (rank() == *next_.evaluation_source)
     mine.words[0] = std::bit_cast<std::uint64_t>(protocol_->last_evaluation().front());
-  enter(collective::kind::settle, mine);
+  enter(collective::kind::share_evaluation, mine);
 }
 
-void worker_model::leave_settling() {
+void worker_model::leave_sharing_evaluation() {
   auto done = leave();
   if (!done)
     return;

@@ -42,7 +42,7 @@ enum class standing : std::uint8_t {
   saving,
   reporting,
   /// Takes the result of an evaluation that some have missed.
-  settling,
+  sharing_evaluation,
   transferring,
   /// A joiner that is given the state while the others train on.
   following,
@@ -187,8 +187,8 @@ class worker_model {
   void regroup(interrupted what, const error& reason);
   void report(const error& reason);
   void adopt(const member_place& next);
-  void settle_evaluations();
-  void leave_settling();
+  void share_last_evaluation();
+  void leave_sharing_evaluation();
   void exchange_state();
   void leave_transfer();
   void go_on();

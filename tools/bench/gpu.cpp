@@ -99,18 +99,18 @@ class descriptor_rendezvous {
   std::vector<std::vector<unique_fd>> exchange(std::uint32_t rank, std::span<const int> descriptors) {
     std::unique_lock lock{mutex_};
     mine_[rank].assign(descriptors.begin(), descriptors.end());
-    meet(lock, arrived_);
+    wait_for_all(lock, arrived_);
     std::vector<std::vector<unique_fd>> result(mine_.size());
     for (std::uint32_t r = 0; r < mine_.size(); ++r)
       for (auto fd : mine_[r])
         if (r != rank)
           result[r].emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
-    meet(lock, copied_);
+    wait_for_all(lock, copied_);
     return result;
   }
 
  private:
-  void meet(std::unique_lock<std::mutex>& lock, std::size_t& count) {
+  void wait_for_all(std::unique_lock<std::mutex>& lock, std::size_t& count) {
     if (++count == mine_.size())
       changed_.notify_all();
     changed_.wait(lock, [&] { return count == mine_.size(); });

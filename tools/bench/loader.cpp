@@ -135,7 +135,7 @@ void table(const options& o) {
   data::csv_options how;
   how.columns = {{"x", data::csv_type::f32, {"a", "b", "c", "d"}, {}}, {"kind", data::csv_type::categorical, {}, {}}};
   auto parse = [&] { (void)value_or_throw(data::parse_csv(text, "table", how)); };
-  // What a program without a CSV reader would do.
+  // A program without a CSV reader.
   auto plain = [&] {
     std::vector<float> values;
     const auto* at = std::strchr(text.c_str(), '\n') + 1;

@@ -51,7 +51,7 @@ void train(troupe::train_context& ctx) {
   });
 }
 
-/// What the callbacks report of a run, for the thread that waits for it.
+/// The callbacks' reports about a run, for the thread that waits for it.
 class run_watch {
  public:
   troupe::run_callbacks callbacks() {

@@ -43,7 +43,7 @@ struct campaign_options {
   std::chrono::milliseconds hung_after{60'000};
 };
 
-/// What processes of a kind had in memory at a time, over the whole campaign.
+/// The memory of processes of one kind, over the whole campaign.
 struct memory_range {
   std::uint64_t least_bytes = 0;
   std::uint64_t most_bytes = 0;

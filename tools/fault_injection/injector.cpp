@@ -126,7 +126,7 @@ bool injector::hit() {
 
 bool injector::hit_workers(std::size_t number_of_victims) {
   auto sound = run_.sound_workers();
-  // A frozen worker lives: the run waits if nobody else has its state.
+  // A frozen worker lives: the run waits if no other worker has the state.
   const auto may_be_last = allow_all_ || fault_.kind == fault_kind::freeze;
   if (sound.size() < number_of_victims + (may_be_last ? 0 : 1))
     return false;
@@ -158,7 +158,7 @@ bool injector::hit_node() {
   for (std::size_t node = 0; node < run_.nodes(); ++node) {
     auto here = std::ranges::count(sound, node, &worker_process::node);
     auto elsewhere = std::ssize(sound) - here;
-    // Who cannot be reached lives: the run waits if nobody else has its state.
+    // An unreachable worker lives: the run waits if no other worker has the state.
     const auto may_be_last = allow_all_ || fault_.kind != fault_kind::kill_node;
     if (run_.node_is_sound(node) && (elsewhere > 0 || (here > 0 && may_be_last)))
       candidates.push_back(node);
@@ -234,8 +234,8 @@ void injector::endanger_all(injected_fault& fault) {
       fault.endangered.push_back(number(worker.pid));
 }
 
-/// Who is on which side of the cut when the run decides between them is not known here: anybody may be given up, also
-/// who is started meanwhile.
+/// The sides of the cut at the time of the run's decision are unknown here, so any worker may be given up, even one
+/// that is started meanwhile.
 bool injector::cut_data() {
   for (std::size_t node = 0; node < run_.nodes(); ++node)
     if (!run_.node_is_sound(node))
@@ -293,7 +293,7 @@ bool injector::restart_driver() {
   undo_after(fault_.lasts, [this] {
     if (!run_.start_driver_again())
       return false;
-    // The result lists what this one sees.
+    // The result lists only failures that the new driver sees, so earlier kills need not appear in it.
     for (auto& fault : faults_)
       for (auto pid : std::exchange(fault.killed, {}))
         fault.endangered.push_back(pid);
@@ -305,7 +305,7 @@ bool injector::restart_driver() {
 }
 
 bool injector::fill_disk() {
-  // Whoever fills a frozen disk, or makes room on it, waits.
+  // Writing to a frozen disk, or freeing space on it, blocks.
   if (disk_ != disk_state::sound)
     return false;
   disk_ = disk_state::full;

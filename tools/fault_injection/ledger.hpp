@@ -59,7 +59,7 @@ struct ledger_account {
   std::uint64_t died_with_writer = 0;
 };
 
-/// What the ledger said when a process was killed or given up.
+/// The ledger's content when a process was killed or given up.
 struct victim_record {
   /// The last step known to have been applied.
   std::uint64_t step = 0;
@@ -67,7 +67,7 @@ struct victim_record {
   bool lines_waited = false;
 };
 
-/// By pid. In a long trial several processes may have had the same one.
+/// By pid. In a long run several processes may have the same pid.
 using victim_records = std::multimap<std::uint32_t, victim_record>;
 
 /// Checks steps 1 to `steps`: in the generation that committed a step, which is the last that computed it, the entries

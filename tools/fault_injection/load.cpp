@@ -21,7 +21,7 @@ namespace {
 /// A line of a flood; of the length of log lines.
 constexpr std::size_t line_bytes = 100;
 
-/// What is written at a time: a pipe's capacity.
+/// The size of one write: a pipe's capacity.
 constexpr std::size_t block_bytes = 64'000;
 
 /// In a new child of this program, which must not outlive it, and whose signals are this program's affair.

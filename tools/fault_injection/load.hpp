@@ -29,7 +29,7 @@ class output_flood {
   output_flood& operator=(const output_flood&) = delete;
   ~output_flood();
 
-  /// Whether all is written, or nobody takes it any more.
+  /// Whether all is written, or the reader is gone.
   [[nodiscard]] bool over();
   [[nodiscard]] std::uint64_t written_bytes() const;
 

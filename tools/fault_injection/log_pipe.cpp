@@ -116,7 +116,7 @@ bool log_pipe::held() {
   return held_;
 }
 
-void log_pipe::settle() {
+void log_pipe::drain() {
   using namespace std::chrono_literals;
   for (;;) {
     {

@@ -19,13 +19,13 @@ class log_pipe {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return pipe_; }
 
-  /// Fills the pipe and reads nothing more, so that whoever writes to it waits, until `release`.
+  /// Fills the pipe and stops reading, so that its writer blocks until `release`.
   void hold();
   void release();
   [[nodiscard]] bool held();
 
   /// Returns when all that was written so far is in the file; at once while held.
-  void settle();
+  void drain();
 
  private:
   void copy();

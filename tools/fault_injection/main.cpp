@@ -63,7 +63,7 @@ std::string help_text() {
       "Faults that are not permitted here are skipped with a message. With 'cut' among the kinds, driver and nodes "
       "run\n"
       "in private network namespaces and connect without TLS.\n"
-      "\nThe trial passes if the bits are equal, the run did not hang, its reported failures are exactly the injected\n"
+      "\nThe run passes if the bits are equal, the run did not hang, its reported failures are exactly the injected\n"
       "ones, it did not return to a checkpoint while a worker survived, at most one step was redone for each fault,\n"
       "80 % of the losses fell inside a step (if there are at least 20), and the ledger has each shard of each step\n"
       "and each sample of each epoch exactly once.\n"
@@ -100,7 +100,7 @@ void describe(CLI::App& app, options& o) {
   app.add_option("--directory", o.directory, "Directory for all files (default: a new temporary directory)");
   app.add_option("--programs", o.programs, "Directory of charlm and caf-node (default: that of this program)")
       ->check(CLI::ExistingDirectory);
-  app.add_flag("--keep", o.keep, "Keep all files even if the trial passes");
+  app.add_flag("--keep", o.keep, "Keep all files even if the run passes");
 }
 
 /// The value of an option in a command line, written as "--steps 100" or "--steps=100".

@@ -84,7 +84,7 @@ scene::scene(scene_options options, std::vector<std::string>& skipped)
 }
 
 scene::~scene() {
-  // Before anything is waited for: who writes to a frozen disk does not end.
+  // Thaw before waiting: processes that write to a frozen disk do not end.
   if (disk_)
     disk_->thaw();
   auto mark = (options_.directory / "keys").string();
@@ -144,7 +144,7 @@ bool scene::start_driver_again() {
 }
 
 std::string scene::driver_output() {
-  driver_.log->settle();
+  driver_.log->drain();
   return driver_.process->out() + driver_.process->err();
 }
 
@@ -304,7 +304,7 @@ void scene::mend_control(std::size_t node) {
 }
 
 void scene::cut_data(std::size_t node) {
-  // The run goes on on one side, and gives up the other.
+  // The run continues on one side, and gives up the other.
   for (auto& each : nodes_)
     each.held = true;
   network_->cut_data(node);

@@ -115,7 +115,7 @@ class scene {
   /// A worker that has not been hit and sleeps uninterruptibly; 0 if there is none.
   [[nodiscard]] pid_t worker_in_uninterruptible_sleep();
 
-  /// What a node writes its log to; `no_node`: the driver. Replaced when that starts again.
+  /// The pipe to which a node writes its log; `no_node`: the driver. Replaced when the node or driver starts again.
   [[nodiscard]] log_pipe& log_of(std::size_t node) {
     return node == no_node ? *driver_.log : *nodes_[node].running.log;
   }
@@ -144,7 +144,7 @@ class scene {
   /// Requires the worker to make steps before it counts as sound again.
   void doubt(pid_t worker);
   void doubt_workers_of(std::size_t node);
-  /// Drops what is known about the previous process of this pid. In a long trial the system reuses pids.
+  /// Drops what is known about the previous process of this pid. In a long run the system reuses pids.
   void forget(pid_t pid);
 
   scene_options options_;

@@ -135,7 +135,7 @@ bool small_disk::freeze() {
 void small_disk::thaw() {
   if (guard_link_ < 0)
     return;
-  // Helper processes of this one may have this end of the connection, too, so that closing it is not enough.
+  // Helper processes may hold this end of the connection as well, so closing it is not enough.
   ::send(guard_link_, "t", 1, MSG_NOSIGNAL);
   ::close(std::exchange(guard_link_, -1));
   if (guard_ > 0)

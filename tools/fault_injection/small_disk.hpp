@@ -21,13 +21,13 @@ class small_disk {
   small_disk& operator=(const small_disk&) = delete;
   ~small_disk();
 
-  /// Fills the disk completely until `free` is called. Neither may be called while it is frozen: they would wait.
+  /// Fills the disk completely until `free` is called. Call neither while it is frozen: they would block.
   void fill() const;
   void free() const;
 
   [[nodiscard]] bool can_freeze() const noexcept { return directory_ >= 0; }
-  /// Lets everybody who writes sleep uninterruptibly, until `thaw` is called or this process has ended, however that
-  /// ends. False if the system refuses.
+  /// Makes all writers sleep uninterruptibly until `thaw` is called or this process ends in any way. False if the
+  /// system refuses.
   [[nodiscard]] bool freeze();
   void thaw();
 

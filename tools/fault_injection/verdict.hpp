@@ -51,7 +51,7 @@ enum class answer : std::uint8_t {
   no = 2,
   /// The run's files lack the data needed to answer.
   unknown = 3,
-  /// The question does not apply to this trial.
+  /// The question does not apply to this run.
   not_applicable = 4,
 };
 

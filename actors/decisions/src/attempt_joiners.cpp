@@ -1,4 +1,4 @@
-// What becomes of joiners from the start of their processes until they have a place.
+// Joiners, from the start of their processes until they have a place.
 #include <troupe/actors/decisions/run_attempt.hpp>
 
 #include <troupe/actors/decisions/joiner_deadlines.hpp>
@@ -12,7 +12,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// How long the members stand at a boundary for a joiner that has caught up: it has a step or two to apply.
+/// How long the members wait at a boundary for a joiner that has caught up: it has a step or two to apply.
 constexpr auto follower_patience = std::chrono::seconds{2};
 
 } // namespace
@@ -46,8 +46,8 @@ run_actions run_attempt::dismiss(worker_record& who, const std::string& reason, 
   return actions;
 }
 
-/// Whether a joiner gets the state inside its first generation, while the members wait. It is so where that takes no
-/// time, or where they wait anyway, or are about to go; and where nothing else has helped.
+/// Whether a joiner receives the state in its first generation, while the members wait. True if the state is small,
+/// members wait or leave anyway, or staging has failed repeatedly.
 bool run_attempt::takes_state_in_generation(const worker_record& joiner) const {
   if (plans_.state_bytes() <= config_.failure.background_transfer_above_bytes)
     return true;
@@ -57,8 +57,8 @@ bool run_attempt::takes_state_in_generation(const worker_record& joiner) const {
          workers_.leaving() > 0;
 }
 
-/// Joiners that ask for a place get it at the next boundary, once they have the state. They wait for others that will
-/// ask in a moment.
+/// Lets joiners in at the next boundary, once they have the state. Joiners that ask at about the same time are let in
+/// together.
 run_actions run_attempt::let_joiners_in(run_time now) {
   const auto waiting = find_due(workers_, now);
   if (waiting.empty())
@@ -69,7 +69,7 @@ run_actions run_attempt::let_joiners_in(run_time now) {
   return without_staging ? ask_for_regroup(names) : stage(waiting, names);
 }
 
-/// Has the members give them the state while they train on. One group at a time.
+/// Makes the members send them the state while training continues. One group at a time.
 run_actions run_attempt::stage(const std::vector<worker_record*>& joiners, const std::string& names) {
   if (!is_training() || state_.cause() || course_.is_ending() || staging_.is_open(workers_))
     return {};
@@ -94,8 +94,8 @@ run_actions run_attempt::on_report_of_joiner(worker_record& who, const regroup_r
   return who.is<standing::following>() ? on_report_of_follower(who, report, now) : wait_for_place(who, now);
 }
 
-/// It has come to the boundary at which the members stand, or will in a moment, and is one of them from here; or its
-/// group has broken.
+/// A follower has reported: either it has reached the boundary at which the members wait, or will soon, and becomes a
+/// member; or its staging group has failed.
 run_actions run_attempt::on_report_of_follower(worker_record& who, const regroup_report& report, run_time now) {
   const auto* arrived = std::get_if<worker_position::caught_up>(&report.position);
   const auto* fell_back = std::get_if<worker_position::without_state>(&report.position);
@@ -112,7 +112,7 @@ run_actions run_attempt::on_report_of_follower(worker_record& who, const regroup
       state_.begin_regrouping(*asked);
     return form_when_all_have_reported();
   }
-  // Members that still form the group need not go on with it.
+  // Members may stop forming the staging group.
   auto actions = staging_.leave(who, who.stands);
   append(actions, wait_for_place(who, now));
   return actions;
@@ -133,7 +133,7 @@ run_actions run_attempt::wait_for_place(worker_record& who, run_time now) {
   return is_regrouping() ? form_when_all_have_reported() : let_joiners_in(now);
 }
 
-/// Members do not wait long for a follower that is slower than it said.
+/// Stops waiting for a follower that is slower than it estimated.
 run_actions run_attempt::stop_waiting_for_followers(run_time now) {
   const auto since = state_.waiting_since(now);
   if (!since || now - *since <= follower_patience)

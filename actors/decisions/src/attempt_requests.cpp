@@ -1,4 +1,4 @@
-// What people and nodes ask of an attempt: capacity, drains, sizes, pauses, stops and checkpoints.
+// Requests of users and nodes to an attempt: capacity, drains, sizes, pauses, stops and checkpoints.
 #include <troupe/actors/decisions/run_attempt.hpp>
 
 #include <algorithm>
@@ -31,11 +31,11 @@ run_actions run_attempt::on_node_leaving(std::uint32_t node, bool capacity_elsew
   // Surplus members stay instead.
   workers_.keep_needed(course_.workers);
   if (capacity_elsewhere && config_.failure.replace_lost) {
-    // They leave when their replacements have come, or at the drain timeout.
+    // The workers leave when their replacements have joined, or at the drain timeout.
     actions.push_back({warn{}, "a node is going away: its workers are replaced"});
     append(actions, replace_missing());
   } else {
-    // If nobody stays, the run waits in a checkpoint for capacity.
+    // If no worker stays, the run is saved in a checkpoint and waits for capacity.
     append(actions, workers_.staying() > 0 ? ask_for_regroup("workers leave with their node") : ask_all_to_leave());
   }
   // Members may have waited for one of these joiners.

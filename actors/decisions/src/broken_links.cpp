@@ -9,10 +9,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long the first attempt to connect again may take until the run is told.
+/// How long the first reconnect may take before the broken link is reported.
 constexpr auto patience = 300ms;
 
-/// A firewall that resets connections refuses new ones, too, and a caf-node may be started anew.
+/// Long, because a firewall that resets connections also refuses new ones, and a caf-node may be restarted.
 constexpr auto refused_when_dead = 5s;
 
 } // namespace

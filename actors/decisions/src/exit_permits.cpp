@@ -17,7 +17,7 @@ bool exit_permits::begin(const generation_started& message) {
   if (message.generation == formed_)
     return false;
   formed_ = message.generation;
-  leaving_.reset();
+  permitted_.reset();
   waiting_.clear();
   return true;
 }
@@ -30,7 +30,7 @@ expected<std::optional<exit_permits::grant>> exit_permits::ask(const exit_reques
     return fail(errc::stale_generation,
                 fmt::format("worker {} requests its exit in generation {}, and {} has been formed since",
                             message.worker, message.generation, formed_));
-  if (leaving_ == message.worker)
+  if (permitted_ == message.worker)
     return grant{message.worker, {holders_ <= 1}};
   if (std::ranges::find(waiting_, message.worker) == waiting_.end())
     waiting_.push_back(message.worker);
@@ -40,8 +40,8 @@ expected<std::optional<exit_permits::grant>> exit_permits::ask(const exit_reques
 std::optional<exit_permits::grant> exit_permits::withdraw(const exit_withdrawn& message) {
   if (message.run != run_)
     return std::nullopt;
-  if (leaving_ == message.worker)
-    leaving_.reset();
+  if (permitted_ == message.worker)
+    permitted_.reset();
   std::erase(waiting_, message.worker);
   return next();
 }
@@ -50,18 +50,18 @@ std::optional<exit_permits::grant> exit_permits::gone(const worker_gone& message
   if (message.run != run_)
     return std::nullopt;
   holders_ = message.holders_left;
-  if (leaving_ == message.worker)
-    leaving_.reset();
+  if (permitted_ == message.worker)
+    permitted_.reset();
   std::erase(waiting_, message.worker);
   return next();
 }
 
 std::optional<exit_permits::grant> exit_permits::next() {
-  if (leaving_ || waiting_.empty())
+  if (permitted_ || waiting_.empty())
     return std::nullopt;
-  leaving_ = waiting_.front();
+  permitted_ = waiting_.front();
   waiting_.pop_front();
-  return grant{*leaving_, {holders_ <= 1}};
+  return grant{*permitted_, {holders_ <= 1}};
 }
 
 } // namespace troupe::actors

@@ -13,7 +13,7 @@ bool has_state(const worker_record& who) {
   return member != nullptr && member->report && member->report->progress() != nullptr;
 }
 
-/// Gives ranks, such that the workers of a node keep neighbouring ones, and who was before another stays before it.
+/// Assigns ranks such that the workers of a node have neighbouring ranks and members keep their order.
 std::vector<worker_place> give_places(std::vector<worker_record*> who) {
   auto is_new = [](const worker_record* x) { return !x->came_after; };
   std::map<std::uint32_t, std::uint32_t> first_rank;
@@ -41,8 +41,8 @@ std::vector<worker_place> give_places(std::vector<worker_record*> who) {
   return result;
 }
 
-/// Those that have come since the last step that counts, and one that was there before. All others are the same as that
-/// one: they have been compared before, and slice by slice since.
+/// Members that joined since the last committed step, and one earlier member. The other earlier members equal that one:
+/// they were compared when they joined, and slice by slice since.
 std::vector<worker_id> choose_compared(const std::vector<worker_record*>& members, step_id commit_point) {
   auto is_new = [&](const worker_record* x) { return *x->came_after >= commit_point; };
   std::vector<worker_id> result;
@@ -60,7 +60,7 @@ std::vector<worker_id> choose_compared(const std::vector<worker_record*>& member
 } // namespace
 
 std::optional<collected_reports> collect_reports(worker_table& workers) {
-  // Asked at each report: what is copied below is needed once.
+  // Called at each report, so copy the reports only when all have arrived.
   if (workers.any(&worker_record::is_awaited))
     return std::nullopt;
   collected_reports result;

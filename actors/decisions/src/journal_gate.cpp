@@ -9,7 +9,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// Whether workers hear of something that another driver has to know.
+/// Whether workers learn something that the next driver must know.
 bool has_consequences(const run_action& x) {
   return std::holds_alternative<begin_all>(x.what) || std::holds_alternative<accept_plans>(x.what) ||
          std::holds_alternative<send_command>(x.what) || std::holds_alternative<form_generation>(x.what);
@@ -36,7 +36,7 @@ void journal_gate::add(run_actions actions, std::optional<control_state> now) {
   if (actions.empty())
     return;
   auto after = std::uint64_t{0};
-  // Whatever waits comes to nothing.
+  // The run ends, so drop all waiting actions.
   if (std::ranges::any_of(actions, [](const run_action& x) { return std::holds_alternative<conclude>(x.what); }))
     waiting_.clear();
   else if (std::ranges::any_of(actions, has_consequences))

@@ -58,7 +58,7 @@ run_actions last_copy::on_finished(worker_table& workers, worker_id worker, errc
   if (now == nullptr || now->who != worker || reason != reason_.code)
     return on_ended(workers, worker);
   known_ = now->step;
-  // One that was late may have committed more.
+  // A late member may have committed more.
   if (choose(workers) == nullptr)
     return end(workers);
   phase_ = collecting{{}, true};
@@ -91,7 +91,7 @@ bool last_copy::is_overdue() const noexcept {
   return now != nullptr && now->is_late;
 }
 
-/// The one that has committed most; of several, that with the lowest rank.
+/// The member with the highest committed step; of several, the one with the lowest rank.
 const worker_record* last_copy::choose(const worker_table& workers) const {
   const worker_record* best = nullptr;
   const auto committed = [](const worker_record& x) { return x.as<standing::active>()->report->progress()->committed; };
@@ -119,7 +119,7 @@ run_actions last_copy::go_on(worker_table& workers) {
            fmt::format("{} saves the state of step {} before the run ends", name_of(who->place), step)}};
 }
 
-/// Those that wait are refused.
+/// Refuses all members that wait.
 run_actions last_copy::end(worker_table& workers) {
   if (!std::holds_alternative<over>(phase_))
     phase_ = over{};

@@ -9,13 +9,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// So many deaths in a row may be accidents.
+/// This many deaths in a row may be accidents.
 constexpr std::uint32_t accidents = 2;
 constexpr auto first_pause = 5s;
 constexpr std::chrono::seconds longest_pause = 5min;
 
-/// Deaths with more time than this between them have nothing to do with each other. After a pause a worker has to live
-/// this long.
+/// Deaths further apart than this are unrelated. After a pause a worker must live this long.
 constexpr auto calm = 30s;
 
 } // namespace
@@ -29,7 +28,7 @@ void node_health::note_death(run_time now) noexcept {
 
 void node_health::note_cut(run_time now) noexcept {
   note_death(now);
-  // It is no accident: the next worker would be cut off, too.
+  // A cut is no accident: the next worker would be cut off as well.
   deaths_ = std::max(deaths_, accidents + 1);
   is_cut_ = true;
 }

@@ -13,7 +13,7 @@ bool output_buffer::add(worker_output output) {
   if (known.waiting.empty() && known.dropped == 0)
     turns_.push_back(output.worker);
   for (auto& line : output.lines) {
-    // What comes after a gap waits for its end: the order stays.
+    // Once a line is dropped, drop all until the gap is reported, to keep the order.
     if (known.dropped > 0 || known.bytes + size_of(line) > most_bytes) {
       ++known.dropped;
       continue;

@@ -11,7 +11,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// How many members: those with the state count more than any number of others.
+/// A number of members. One member with the state outweighs any number without it.
 struct weight {
   std::uint64_t with_state = 0;
   std::uint64_t all = 0;
@@ -40,8 +40,8 @@ class topology {
     }
   }
 
-  /// The node to give up next: it is cut off from the most members, and its own are the fewest. Of equal ones, one that
-  /// the node with the lowest rank cannot reach, so that this one's side stays.
+  /// The node to give up next: the one cut off from the most members, and of these the one with the fewest members. Of
+  /// equal nodes, one that the node with the lowest rank cannot reach, so that the lowest rank's side stays.
   [[nodiscard]] std::optional<std::uint32_t> worst() const {
     std::vector<std::uint32_t> equal;
     auto highest = weight{};

@@ -37,7 +37,7 @@ run_actions run_coordinator::on_ready(const worker_ready& message) {
     return with_replacement(std::move(actions));
   }
   attempt_.note_numerics(*who, message.numerics);
-  auto actions = settle(attempt_.on_ready(*who));
+  auto actions = end_or_restart_if_stuck(attempt_.on_ready(*who));
   if (goes_on())
     repeated_.note_begin();
   return actions;
@@ -62,7 +62,7 @@ run_actions run_coordinator::on_plan(const run_plan& message, time now) {
   if (!wrong && resumed_)
     wrong = compare_with_checkpoint(message, *resumed_);
   if (!wrong)
-    return settle(attempt_.accept(message, now));
+    return end_or_restart_if_stuck(attempt_.accept(message, now));
   run_actions actions{{refuse_plans{*wrong, std::nullopt}, "the plans differ"}};
   append(actions, fail_run(record(*who, std::move(*wrong)), "the plans differ"));
   if (auto* now = std::get_if<failing>(&phase_))

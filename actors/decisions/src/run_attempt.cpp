@@ -17,7 +17,7 @@ bool waits(const worker_record& x) {
   return x.is<standing::waiting>();
 }
 
-/// Whether it may be a member of the generation that is being formed, as far as is known.
+/// Whether it may be a member of the next generation, as far as is known.
 bool is_expected(const worker_record& x) {
   return x.is_active() || waits(x);
 }
@@ -37,7 +37,7 @@ run_attempt::run_attempt(settings config, run_course course, const control_state
       generation_(from.generation),
       course_(std::move(course)),
       commands_(from.commands),
-      unsettled_(from.unsettled),
+      outstanding_(from.outstanding),
       numerics_(from.numerics),
       formed_(from.members),
       has_formed_(false),
@@ -57,11 +57,11 @@ run_attempt::run_attempt(settings config, run_course course, const control_state
 }
 
 control_state run_attempt::state_to_keep() const {
-  auto result = control_state{number_,    generation_,     began_at_,     formed_, plans_.all(), commands_,
-                              unsettled_, course_.workers, course_.asked, {},      numerics_};
+  auto result = control_state{number_,      generation_,     began_at_,     formed_, plans_.all(), commands_,
+                              outstanding_, course_.workers, course_.asked, {},      numerics_};
   if (!is_regrouping())
     return result;
-  // Early, so that it is on the device when the next generation is formed, of these as far as is known now.
+  // Written early, with the members expected now, so that it is durable when the next generation forms.
   ++result.generation.value;
   result.members.clear();
   for (const auto& [id, who] : workers_)
@@ -72,9 +72,9 @@ control_state run_attempt::state_to_keep() const {
 
 bool run_attempt::is_kept_in(const control_state& kept) const {
   const auto generation = generation_.value + (is_regrouping() ? 1 : 0);
-  // Plans and unsettled commands only grow as long as the other numbers stay.
+  // Plans and outstanding commands only grow as long as the other numbers stay.
   if (kept.attempt != number_ || kept.generation.value != generation || kept.began_at != began_at_ ||
-      kept.commands != commands_ || kept.unsettled.size() != unsettled_.size() ||
+      kept.commands != commands_ || kept.outstanding.size() != outstanding_.size() ||
       kept.plans.size() != plans_.all().size() || kept.workers != course_.workers || kept.asked != course_.asked ||
       kept.numerics != numerics_)
     return false;
@@ -101,7 +101,7 @@ run_attempt run_attempt::next() const {
 
 void run_attempt::begin_at(step_id first_step) {
   began_at_ = first_step;
-  // What was reached once is reached again: it is measured from here.
+  // The steps since the checkpoint are computed again: measure progress from here.
   furthest_ = first_step;
 }
 
@@ -117,8 +117,8 @@ void run_attempt::note_numerics(worker_record& who, const std::string& numerics)
 }
 
 run_action run_attempt::command(decltype(control_command::what) what, std::string why) {
-  unsettled_.push_back({config_.run, ++commands_, what});
-  return {send_command{unsettled_.back()}, std::move(why)};
+  outstanding_.push_back({config_.run, ++commands_, what});
+  return {send_command{outstanding_.back()}, std::move(why)};
 }
 
 void run_attempt::note_formed(const std::vector<worker_place>& places, std::uint64_t commands_agreed) {
@@ -127,8 +127,8 @@ void run_attempt::note_formed(const std::vector<worker_place>& places, std::uint
     if (const auto* who = workers_.find(place.worker))
       formed_.push_back({place, who->came_after, history_of(who->stands).loop});
   has_formed_ = true;
-  // Who has agreed on one may have ended before another hears of it, and with it the driver.
-  std::erase_if(unsettled_, [this](const control_command& x) { return x.sequence <= agreed_before_; });
+  // Keep commands until the next generation: the member that agreed may have died before telling others.
+  std::erase_if(outstanding_, [this](const control_command& x) { return x.sequence <= agreed_before_; });
   agreed_before_ = commands_agreed;
 }
 
@@ -150,7 +150,7 @@ run_actions run_attempt::on_ready(worker_record& who) {
     auto is_there = [](const worker_record& x) { return is_any<standing::ready, standing::ended>(x.stands); };
     return workers_.all(is_there) ? begin() : run_actions{};
   }
-  // Its plan can be compared once the members have agreed on theirs. They may be held because there are too few.
+  // Its plan can be compared only once the members have agreed on theirs. They may be held because they are too few.
   return plans_.empty() ? form_when_all_have_reported() : prepare(who);
 }
 
@@ -168,7 +168,7 @@ run_actions run_attempt::begin() {
   run_actions actions{{begin_all{number_}, fmt::format("all {} workers are ready", workers_.size())}};
   if (course_.asked == run_course::request::stop)
     actions.push_back(command(stop_command{}, "a stop is requested"));
-  // Requests that came while the processes started: another size, a pause; and new capacity.
+  // Handle what came while the processes started: a resize, a pause, new capacity.
   append(actions, resize());
   if (course_.asked == run_course::request::pause)
     append(actions, ask_for_regroup("the run is paused"));
@@ -185,10 +185,10 @@ run_actions run_attempt::accept(const run_plan& plan, run_time now) {
     } else if (who.is<standing::ready>()) {
       append(actions, prepare(who));
     } else if (is_next_loop && waits(who)) {
-      // It waits at a loop that the members have completed now. A joiner on its way there is told when it asks.
+      // It waits at a loop that the members have completed now. A joiner that has yet to reach the loop skips it then.
       append(actions, wait_for_place(who, now));
     } else if (auto* follower = who.as<standing::following>(); follower != nullptr && is_next_loop) {
-      // Nobody follows the members from one loop into the next: it is told when it reports.
+      // A follower cannot cross into the next loop: it gets the answer when it reports.
       follower->now = standing::following::distance::behind;
       append(actions, staging_.leave(who, who.stands));
     }
@@ -197,7 +197,7 @@ run_actions run_attempt::accept(const run_plan& plan, run_time now) {
 }
 
 std::uint32_t run_attempt::missing() const {
-  // No worker can join a custom loop: its members are those that are there when the attempt starts.
+  // No worker can join a custom loop: its members are fixed when the attempt starts.
   if (!goes_on() || course_.is_ending() || plans_.has_own_loop() || !config_.failure.replace_lost ||
       joiner_budget_.is_spent())
     return 0;
@@ -218,7 +218,7 @@ run_actions run_attempt::regroup(const std::string& why, const error& reason) {
     state_.begin_regrouping(why);
   workers_.keep_needed(course_.workers);
   run_actions actions;
-  // If all have reported, nobody in this generation has to hear of its end.
+  // If all have reported, no member needs an abort of this generation.
   const auto is_awaited = workers_.any(&worker_record::is_awaited);
   if (is_awaited && state_.abort_group()) {
     workers_.forget_plans();
@@ -259,7 +259,7 @@ std::optional<run_actions> run_attempt::on_report_of_member(worker_record& who, 
 run_actions run_attempt::form_when_all_have_reported() {
   if (!is_regrouping())
     return {};
-  // If nobody is active, all were lost with their node: that is decided when the last of them is reported.
+  // No reports: all active workers were lost with their node. The last reported loss decides.
   const auto reports = collect_reports(workers_);
   if (!reports)
     return {};
@@ -281,7 +281,7 @@ run_actions run_attempt::form_when_all_have_reported() {
     return {};
   }
   if (reports->with_state.empty() && course_.end) {
-    // All that had the state have finished, and joiners that did not get it in time are not needed.
+    // All workers with the state have finished, so joiners that did not get it in time are not needed.
     for (auto* who : reports->members)
       who->stands = standing::released{};
     state_.end_with(attempt_phase::completed{});
@@ -305,8 +305,7 @@ run_actions run_attempt::form_when_all_have_reported() {
   return form(*reports, std::move(*decision));
 }
 
-/// Those that had caught up, and to whom the driver before has not answered: members have gone on since from the
-/// boundary that they had come to. They are joiners again.
+/// Workers whose caught-up report the previous driver left unanswered. Members have moved on, so they join again.
 std::vector<worker_record*> run_attempt::left_behind() {
   std::vector<worker_record*> result;
   step_id furthest;
@@ -322,10 +321,10 @@ std::vector<worker_record*> run_attempt::left_behind() {
   return result;
 }
 
-/// The data network is cut between nodes: the members on some of them are fenced, so that the others can go on. What
-/// these have not committed is computed again, as if the fenced ones had died.
+/// If the data network between nodes is cut, fences the members on some nodes, so that the others can continue. The
+/// others recompute uncommitted steps, as if the fenced members had died.
 run_actions run_attempt::leave_out_cut_off() {
-  // Ranks are those of the generation that has ended.
+  // The ranks in the reports belong to the generation that has ended, which an inherited attempt may not know.
   if (is_inherited())
     return {};
   std::vector<member_reach> members;
@@ -350,13 +349,13 @@ run_actions run_attempt::leave_out_cut_off() {
       actions.push_back({fence_worker{id, reason_of_cut}, reason_of_cut});
     }
   }
-  // Surplus members stay instead.
+  // Surplus members replace the fenced ones.
   if (!actions.empty())
     workers_.keep_needed(course_.workers);
   return actions;
 }
 
-/// Whether the next generation has to wait although all have reported.
+/// Whether the next generation must wait although all members have reported.
 bool run_attempt::must_be_held() const {
   if (course_.is_ending())
     return false;
@@ -381,7 +380,7 @@ run_actions run_attempt::hold_at(step_id commit_point, std::size_t members) {
                        commit_point, count_workers(config_.workers.min), members)}};
 }
 
-/// All leave, and nobody takes over: the run goes on from its checkpoint once there is capacity.
+/// All members leave without replacements: the run continues from its checkpoint once there is capacity.
 run_actions run_attempt::let_all_go(const std::vector<worker_record*>& members) {
   auto cause = *state_.cause();
   run_actions actions;
@@ -395,8 +394,8 @@ run_actions run_attempt::let_all_go(const std::vector<worker_record*>& members) 
 
 run_actions run_attempt::form(const collected_reports& reports, regroup_decision decision) {
   form_generation next;
-  // A worker without the state can only join where nobody is in the middle of a step. Whether it takes the state there
-  // is asked before anybody leaves: it may be the replacement.
+  // A worker without the state can join only at a boundary, where no member is within a step. Decide this before
+  // members are chosen to leave: the joiner may be a replacement.
   std::vector<worker_record*> joining;
   if (reports.point == report_point::boundary)
     for (auto& [id, who] : workers_)
@@ -420,7 +419,7 @@ run_actions run_attempt::form(const collected_reports& reports, regroup_decision
   next.decision = std::move(decision);
   state_.begin_training();
   auto actions = run_actions{{std::move(next), std::move(why)}};
-  // Joiners that could not come in, and members that could not leave, do so at the next boundary.
+  // Joiners that could not join, and members that could not leave, do so at the next boundary.
   if (workers_.any([this](const worker_record& x) { return comes_in(x); }))
     append(actions, ask_for_regroup("joiners wait"));
   else if (workers_.leaving() > 0 && workers_.staying() > 0)

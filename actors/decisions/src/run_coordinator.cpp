@@ -48,12 +48,13 @@ run_actions run_coordinator::on_adopted(const std::vector<worker_place>& others,
   for (const auto& place : others)
     actions.push_back(attempt_.dismiss_survivor(place, now));
   const auto* why = "the driver was started again";
-  append(actions, settle(attempt_.regroup(why, {errc::aborted, why})));
+  append(actions, end_or_restart_if_stuck(attempt_.regroup(why, {errc::aborted, why})));
   return with_replacement(std::move(actions));
 }
 
-/// Ends or restarts the attempt if it says that it cannot go on.
-run_actions run_coordinator::settle(run_actions actions) {
+/// Acts on the end of an attempt: restarts a lost one, fails the run if reports contradict each other, and releases the
+/// workers of a completed one.
+run_actions run_coordinator::end_or_restart_if_stuck(run_actions actions) {
   for (auto [worker, generation] : attempt_.take_cut_off())
     failures_.add(describe_failure(*attempt_.workers().find(worker), generation, {errc::unreachable, reason_of_cut}));
   if (!is<running>())
@@ -82,13 +83,13 @@ run_actions run_coordinator::on_start_timeout() {
   auto what = record(*first, {errc::timed_out, missing + " did not join in time after the start of the process: see "
                                                          "the worker's output, or raise run.start_timeout"});
   auto why = missing + " did not join in time";
-  // A process that was frozen, or its host, is no sign that another would not join. One that hangs would do so again.
+  // A frozen process or host does not predict that a second start fails; a program that hangs would hang again.
   if (!repeated_.note_late_start() && within_budget())
     return restart(std::move(what), std::move(why));
   return fail_run(std::move(what), why);
 }
 
-/// Counts a failure. Whether it is not one too many.
+/// Counts a failure. Returns whether the budget still holds.
 bool run_coordinator::within_budget() {
   budget_.add(generation(), attempt_.last_step());
   return budget_.holds();
@@ -108,12 +109,12 @@ run_actions run_coordinator::on_ended(const worker_ended& message) {
       return {};
     return is<failing>() ? conclude_failure("all workers have ended") : conclude_end("all workers have ended");
   }
-  // How it ended does not matter any more, but there is capacity for another.
+  // It was already given up. Its end frees capacity for a replacement.
   if (is_let_go(before))
     return with_replacement({});
   auto what = describe_exit(*who, before, generation(), message);
   auto why = fmt::format("{} ended: {}", name_of(who->place), message.description);
-  // What ends by itself before it has joined would do so again.
+  // A process that ends by itself before it joins would do so again.
   if (starting())
     return cause == ended_by::outside && within_budget() ? restart(std::move(what), std::move(why))
                                                          : fail_run(std::move(what), why);
@@ -160,13 +161,13 @@ run_actions run_coordinator::on_workers_silent(std::uint32_t node, const std::ve
   return actions;
 }
 
-/// Those that do not answer are given up as soon as the run can go on without them, or after a time limit. A worker's
-/// node reports its end.
+/// Gives up silent peers as soon as the run can continue without them, or after a time limit. A worker's node reports
+/// its end.
 run_actions run_coordinator::give_up_silent(time now) {
   run_actions actions;
   if (over())
     return actions;
-  // Of a run that fails they may be the cause, which a worker has felt before.
+  // In a failing run, silent peers may be the cause; a worker may have noticed first.
   const auto due = goes_on() ? silent_.take_due(attempt_.workers(), attempt_.began_at(), somebody_has_finished(), now)
                              : (is<failing>() ? silent_.take_all() : silent_.take_workers());
   for (const auto& [worker, why] : due.workers)
@@ -182,7 +183,7 @@ run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string&
   return lose_nodes({{node, why}});
 }
 
-/// The workers on these nodes are lost, all at once.
+/// Handles the loss of all workers on these nodes at once.
 run_actions run_coordinator::lose_nodes(const std::map<std::uint32_t, std::string>& nodes) {
   if (over() || nodes.empty())
     return {};
@@ -204,7 +205,7 @@ run_actions run_coordinator::lose_nodes(const std::map<std::uint32_t, std::strin
     auto* who = attempt_.workers().find(what.worker);
     if (is<releasing>())
       continue;
-    // The first has decided for all.
+    // The first loss already ended or restarted the attempt; only record the rest.
     if (over() || attempt_.number() != attempt || who == nullptr)
       failures_.add(std::move(what));
     else if (starting())
@@ -220,11 +221,11 @@ run_actions run_coordinator::lose_nodes(const std::map<std::uint32_t, std::strin
   return actions;
 }
 
-/// A member has ended, which stood here before. The others go on without it if the budget allows that.
+/// A member with the standing `before` has ended. The others continue without it if the budget allows.
 run_actions run_coordinator::lose(const worker_standing& before, failure_record what, const std::string& why) {
   if (!goes_on())
     return fail_run(std::move(what), why);
-  // What it has finished, it has reported: the others need no more of it.
+  // It had reported its result, so the others do not need it.
   if (is_done(before) && budget_.survives_failures()) {
     failures_.add(std::move(what));
     return {};
@@ -244,15 +245,15 @@ run_actions run_coordinator::go_on_without(failure_record what, const std::strin
   failures_.add(std::move(what));
   if (attempt_.workers().nobody_is_active())
     return release();
-  return settle(attempt_.regroup(why, reason));
+  return end_or_restart_if_stuck(attempt_.regroup(why, reason));
 }
 
-/// A worker has ended or is given up that had no place yet, and stood here before: the members do not miss it.
+/// A worker without a place, with the standing `before`, has ended or is given up. The members are not affected.
 run_actions run_coordinator::lose_joiner(worker_record& who, const worker_standing& before, failure_record what,
                                          ended_by cause) {
   auto reason = what.reason;
   failures_.add(std::move(what));
-  return settle(attempt_.drop_joiner(who, before, cause, reason));
+  return end_or_restart_if_stuck(attempt_.drop_joiner(who, before, cause, reason));
 }
 
 /// Gives up a joiner whose process lives.
@@ -261,7 +262,7 @@ run_actions run_coordinator::give_up_joiner(worker_record& who, failure_record w
   return lose_joiner(who, before, std::move(what), ended_by::itself);
 }
 
-/// Nobody is left who has the state.
+/// No worker with the state is left: starts the next attempt from a checkpoint, unless the failure repeats itself.
 run_actions run_coordinator::restart(std::optional<failure_record> what, std::string why) {
   const auto is_one_too_many = repeated_.note_end_of_attempt(
       attempt_.last_step(), attempt_.workers().any_ended_by_itself() ? ended_by::itself : ended_by::outside);
@@ -292,10 +293,10 @@ void run_coordinator::on_restarted(const std::vector<worker_place>& places, std:
 run_actions run_coordinator::fail_once(worker_record& who, const worker_finished& message) {
   auto what = record(who, message.reason);
   auto why = fmt::format("{} failed: {}", name_of(who.place), message.reason.message);
-  // It is no accident: the same step, on another worker or in another try.
+  // The same step failed before, so the failure is reproducible.
   if (auto earlier = repeated_.note_own_failure(message.step, failures_.size()))
     return fail_run(std::move(what), why, earlier);
-  // Before the first step there is nothing to lose, and a second try would say the same.
+  // Before the first step nothing is lost by ending, and a second attempt would fail in the same way.
   if (message.step <= attempt_.began_at() || !within_budget())
     return fail_run(std::move(what), why);
   if (is_all_lost())
@@ -307,12 +308,12 @@ run_actions run_coordinator::fail_once(worker_record& who, const worker_finished
 }
 
 run_actions run_coordinator::on_group_hang(const std::string& why) {
-  // Workers that wait for the others to report, or for a joiner, wait for the driver.
+  // During a regroup, workers wait for the driver.
   const auto* who = attempt_.workers().first<standing::active>();
   if (!training() || who == nullptr)
     return {};
   auto what = record(*who, {errc::timed_out, why});
-  // A connection may have died without a word. A group that hangs where it hung before hangs because of the program.
+  // The first hang may be a connection that died silently. A second hang at the same step is the program's.
   const auto again = repeated_.note_hang(attempt_.furthest());
   if (again || !within_budget())
     return fail_run(std::move(what), again ? "no rank moves, as in the generation before" : why);
@@ -341,19 +342,19 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
   if (!goes_on() && !is<failing>())
     return {{refuse_report{report.worker, {errc::aborted, "the run is ending"}}, "the run is ending"}};
   if (is_any<standing::preparing, standing::waiting, standing::following>(who->stands))
-    return settle(attempt_.on_report_of_joiner(*who, report, now));
+    return end_or_restart_if_stuck(attempt_.on_report_of_joiner(*who, report, now));
   if (!who->is_active() || !attempt_.takes_report_of(report.generation))
     return {{refuse_report{report.worker,
                            {errc::stale_generation,
                             fmt::format("generation {} is over; the last is {}", report.generation, generation())}},
              "its generation is over"}};
   if (auto actions = attempt_.on_report_of_member(*who, report))
-    return settle(std::move(*actions));
+    return end_or_restart_if_stuck(std::move(*actions));
   // Its node may still report that a peer has ended, which is the same failure. If all live, a connection has failed,
-  // and they form anew. One that a debugger holds does not answer the others, which is no failure.
+  // and they form a new group. A worker held by a debugger does not answer the others, which is no failure.
   if (!silent_.holds_any() && !within_budget())
     return fail_run(record(*who, report.reason), name_of(who->place) + " has lost its group, too often");
-  return settle(attempt_.regroup(name_of(who->place) + " has lost its group", report.reason));
+  return end_or_restart_if_stuck(attempt_.regroup(name_of(who->place) + " has lost its group", report.reason));
 }
 
 run_actions run_coordinator::on_caught_up(const caught_up& message) {
@@ -382,7 +383,7 @@ run_actions run_coordinator::on_tick(time now) {
     return actions;
   append(actions, give_up_overdue_joiners(now));
   append(actions, attempt_.on_tick(now));
-  return settle(std::move(actions));
+  return end_or_restart_if_stuck(std::move(actions));
 }
 
 run_actions run_coordinator::give_up_overdue_joiners(time now) {
@@ -416,7 +417,7 @@ run_actions run_coordinator::on_finished(const worker_finished& message) {
     const auto lost = name_of(who->place) + " has lost its group";
     if (training() && !within_budget())
       return fail_run(std::move(what), lost + ", too often");
-    // It may have been given up by the driver before this one.
+    // The previous driver may have given it up.
     if (attempt_.is_inherited()) {
       who->stands = standing::released{};
       run_actions actions{{release_one{message.worker}, lost}};
@@ -445,7 +446,7 @@ run_actions run_coordinator::on_finished(const worker_finished& message) {
     end->status = run_status::stopped;
   if (attempt_.workers().nobody_is_active())
     return release();
-  return settle(attempt_.form_when_all_have_reported());
+  return end_or_restart_if_stuck(attempt_.form_when_all_have_reported());
 }
 
 /// Lets all processes end.
@@ -475,15 +476,16 @@ run_actions run_coordinator::fail_run(failure_record what, const std::string& wh
                              ? now->copy.on_finished(attempt_.workers(), worker, code)
                              : now->copy.on_ended(attempt_.workers(), worker));
   }
-  auto told = error{errc::aborted, "the run is ending: " + what.reason.message};
-  // Of replicas that differ, nobody knows which is right. The training function alone knows a custom loop's state.
+  auto answer = error{errc::aborted, "the run is ending: " + what.reason.message};
+  // If replicas differ, it is unknown which is right. The state of a custom loop is known to the training function
+  // only.
   const auto is_kept = what.reason.code != errc::mismatch && !has_own_loop();
-  auto copy = is_kept ? last_copy{told, attempt_.began_at()} : last_copy{told};
+  auto copy = is_kept ? last_copy{answer, attempt_.began_at()} : last_copy{answer};
   phase_ = failing{earlier_cause.value_or(failures_.size()), std::move(copy), {}};
   failures_.add(std::move(what));
   if (was_starting || attempt_.workers().nobody_is_active())
     return conclude_failure(why);
-  run_actions actions{{abort_all{std::move(told)}, why}};
+  run_actions actions{{abort_all{std::move(answer)}, why}};
   append(actions, std::get<failing>(phase_).copy.begin(attempt_.workers()));
   return actions;
 }

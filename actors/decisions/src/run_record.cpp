@@ -136,7 +136,7 @@ std::optional<run_progress> run_record::latest_progress() const {
 void run_record::on_checkpoint(const checkpoint_outcome& outcome) {
   if (outcome.reason.code != errc::none) {
     ++result_.due_checkpoints.failed;
-    // What exists is saved.
+    // A checkpoint that already exists is saved.
     if (outcome.reason.code != errc::already_exists)
       unsaved_ = outcome;
     return;
@@ -177,7 +177,7 @@ void run_record::conclude(run_status status, error reason) {
   result_.status = status;
   result_.reason = std::move(reason);
   result_.metrics = meter_.latest().metrics;
-  // What was not reported again is as it was when the run was left.
+  // Metrics that were not reported again keep their values from before the resume.
   result_.metrics.insert(earlier_metrics_.begin(), earlier_metrics_.end());
   result_.metrics_from = meter_.latest().metrics_from;
   result_.metrics_from.insert(earlier_from_.begin(), earlier_from_.end());
@@ -194,7 +194,7 @@ void run_record::set_final_state(const std::vector<failure_record>& failures, st
 }
 
 run_result run_record::finish(clock::time_point now) {
-  // Those of which only another driver knew more.
+  // Drop workers without data: only an earlier driver had it.
   std::erase_if(result_.workers, [](const worker_info& x) { return x.node.empty(); });
   if (!result_.programs.empty())
     result_.programs.back().last_step.value = result_.steps;

@@ -1,4 +1,4 @@
-// What people and nodes ask of a run, and for how long it waits for workers.
+// Requests of users and nodes to a run, and the limit of its wait for workers.
 #include <troupe/actors/decisions/run_coordinator.hpp>
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ run_actions run_coordinator::on_capacity() {
 }
 
 run_actions run_coordinator::on_node_leaving(std::uint32_t node, bool capacity_elsewhere) {
-  return goes_on() ? settle(attempt_.on_node_leaving(node, capacity_elsewhere)) : run_actions{};
+  return goes_on() ? end_or_restart_if_stuck(attempt_.on_node_leaving(node, capacity_elsewhere)) : run_actions{};
 }
 
 run_actions run_coordinator::on_drain_timeout() {
@@ -29,7 +29,7 @@ run_actions run_coordinator::on_resize(std::uint32_t workers_wanted) {
     return {{warn{}, "the training function has a custom loop, which no worker can join: stop the run, and resume it "
                      "with another number of workers"}};
   attempt_.course().workers = workers_wanted;
-  return settle(attempt_.resize());
+  return end_or_restart_if_stuck(attempt_.resize());
 }
 
 run_actions run_coordinator::on_pause() {
@@ -43,16 +43,16 @@ run_actions run_coordinator::on_pause() {
 run_actions run_coordinator::on_resume() {
   if (!is<running>() || attempt_.course().asked != run_course::request::pause)
     return {};
-  return settle(attempt_.resume());
+  return end_or_restart_if_stuck(attempt_.resume());
 }
 
 run_actions run_coordinator::on_hold_timeout() {
   const auto* first = attempt_.workers().first<standing::active>();
   if (!held() || attempt_.course().asked != run_course::request::none || first == nullptr)
     return {};
-  return fail_run(record(*first, {errc::timed_out, fmt::format("there were fewer than {} for longer than "
-                                                               "scaling.wait_for_workers: start more caf-nodes and run "
-                                                               "it again, it goes on from its latest checkpoint",
+  return fail_run(record(*first, {errc::timed_out, fmt::format("fewer than {} for longer than the limit "
+                                                               "(scaling.wait_for_workers): start more caf-nodes and "
+                                                               "run it again; it continues from its latest checkpoint",
                                                                count_workers(attempt_.config().workers.min))}),
                   "too few workers for too long");
 }
@@ -71,7 +71,8 @@ run_actions run_coordinator::on_stop(const stop_request& message) {
                         {errc::stopped, attempt() == 1 ? "stopped on request before the first step"
                                                        : "stopped on request while it was being started again"},
                         "a stop was asked for before training began");
-  return attempt_.course().asked == run_course::request::stop ? run_actions{} : settle(attempt_.stop());
+  return attempt_.course().asked == run_course::request::stop ? run_actions{}
+                                                              : end_or_restart_if_stuck(attempt_.stop());
 }
 
 run_actions run_coordinator::on_checkpoint_request() {

@@ -33,7 +33,7 @@ silent_peers::change silent_peers::set_workers(std::uint32_t node, const std::ve
     const auto [known, is_new] = workers_.try_emplace(id, silence{now, {}, node, kind});
     if (!is_new && known->second.kind == kind)
       continue;
-    // What a debugger has let go has its time from now.
+    // The kind has changed, for example because a debugger has detached: the time limit starts again.
     known->second = {now, fmt::format("{} is silent: {}", name_of(who->place), why), node, kind};
     result.silent.push_back(id);
   }

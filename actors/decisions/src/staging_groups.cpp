@@ -26,7 +26,7 @@ stage_joiners staging_groups::open(generation_id generation, std::uint64_t numbe
     ++history.stagings;
     who->stands = following{history};
     nodes.insert(who->place.node);
-    group.told.emplace(rank, who->place.worker);
+    group.to_answer.emplace(rank, who->place.worker);
     ++rank.value;
   }
   group.across_nodes = nodes.size() > 1;
@@ -54,7 +54,7 @@ std::vector<worker_record*> staging_groups::on_caught_up(worker_table& workers, 
 
 run_actions staging_groups::answer_again(const worker_record& who) const {
   auto again = *last_;
-  std::erase_if(again.told, [&](const auto& each) { return each.second != who.place.worker; });
+  std::erase_if(again.to_answer, [&](const auto& each) { return each.second != who.place.worker; });
   return {{std::move(again), name_of(who.place) + " asks again"}};
 }
 

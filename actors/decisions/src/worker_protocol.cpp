@@ -130,7 +130,7 @@ bool worker_protocol::on_reduced(step_id step) {
 }
 
 state_comparison worker_protocol::comparison() const noexcept {
-  // A worker that is alone has nobody to differ from.
+  // A single worker has no replica to differ from.
   return place_.world_size == 1 ? state_comparison::nothing : comparison_;
 }
 
@@ -203,7 +203,7 @@ std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<cont
                               : "the step is complete"});
   if (stages && !stops && !is_last)
     result.push_back({*stages, "joiners need the state"});
-  // Nobody who joins here would know that no step comes any more.
+  // A worker that joins here would not know that no more steps follow.
   if (regroups && !stops && !finishes)
     result.push_back({regroup_here{place_.generation}, "members join or leave"});
   if (stops && !is_last)
@@ -219,7 +219,7 @@ bool worker_protocol::is_loss_of_group(const error& reason) const {
   // The loss of a member does not explain these.
   if (reason.code == errc::mismatch || reason.code == errc::invalid_argument || reason.code == errc::user_error)
     return false;
-  // Whatever else fails while connections are cut is a consequence of that.
+  // Other errors after an abort are consequences of it.
   return abort_reason().has_value();
 }
 
@@ -293,14 +293,14 @@ worker_action worker_protocol::adopt(member_place next) {
   commands_agreed_ = next.commands_agreed;
   auto with_state = has_state();
   if (!with_state) {
-    // It begins where the members are, whose state it has or gets.
+    // A joiner begins where the members are: it has or gets their state.
     with_state = has_caught_up() && std::ranges::find(next.joiners, next.place.rank) == next.joiners.end();
     step_ = committed_;
     commands_done_ = commands_agreed_;
     if (!with_state)
       evaluations_.skip_to(next.evaluations);
   }
-  // The driver says what is compared: a member that left the barrier before knows that it is behind, others do not.
+  // The driver chooses what to compare, because only it knows which members were behind.
   comparison_ = next.comparison;
   take(next.place);
   if (position_ == report_position::in_step)
@@ -372,15 +372,15 @@ expected<void> worker_protocol::on_end_of_staging(step_id boundary, std::uint64_
 abort_effect worker_protocol::on_abort(const abort_training& message) {
   if (message.generation < place_.generation)
     return abort_effect::none;
-  // The first reason for a generation stays.
+  // Keep the first reason for each generation.
   if (!aborted_ || aborted_->generation < message.generation)
     aborted_ = aborted_generation{message.generation, message.reason};
   if (follows() && message.generation >= staging()->generation)
     return abort_effect::ends_staging;
-  // A joiner without a place hears of the members' generations.
+  // A joiner without a place receives the aborts of the members' generations, too.
   if (place_.generation == generation_id{})
     return abort_effect::none;
-  // If this worker has yet to hear of that generation, its own is over all the more.
+  // An abort of a later generation implies that this one is over.
   fence();
   return abort_effect::ends_group;
 }

@@ -29,7 +29,7 @@ void worker_watch::remove(worker_id worker) {
 std::vector<worker_watch::finding> worker_watch::judge(clock::time_point now, const sampler& sample) {
   std::vector<finding> result;
   const auto silent = monitor_.silent(now);
-  // What silences one may have silenced another a moment later: the driver hears of both at once.
+  // One fault often silences several workers. Report them together.
   const auto is_early = monitor_.anyone_quiet(now);
   for (const auto& [worker, silent_for] : silent) {
     if (is_early && silent_for < timeout_ * 3 / 2) {

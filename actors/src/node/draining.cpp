@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What is left is killed so long before a node's grace period ends: the drivers can still be told.
+/// The remaining processes are killed this long before the grace period ends, so that the drivers still learn of it.
 constexpr auto last_moment = 500ms;
 
 std::chrono::milliseconds rest(draining::time_point end, draining::time_point now) {

@@ -8,7 +8,7 @@
 
 namespace troupe::actors {
 
-/// A node's host program is going away: until when the drivers may move workers, and who waits for that.
+/// The drain of a node whose host program is going away: its deadline for moving workers, and the pending requests.
 class draining {
  public:
   using time_point = std::chrono::steady_clock::time_point;
@@ -18,7 +18,7 @@ class draining {
   /// What is left of the grace period, for the drivers.
   [[nodiscard]] std::uint64_t grace_left(time_point now) const;
 
-  /// When the requests are answered at the latest: so long before the end that the drivers can still be told.
+  /// Time until the requests are answered at the latest, which is early enough for reports to the drivers.
   [[nodiscard]] std::chrono::milliseconds time_left(time_point now) const;
 
   void add(caf::typed_response_promise<void> waiting) { waiting_.push_back(std::move(waiting)); }

@@ -28,30 +28,30 @@ namespace troupe::actors {
 using node_interface = node_actor::extend<caf::result<void>(launch_outcome), caf::result<void>(process_ended),
                                           caf::result<void>(output_waiting), caf::result<void>(driver_down)>;
 
-/// A run, as far as it concerns one node.
+/// A run on one node.
 struct hosted_run {
   open_run what;
   std::string program_path;
   join_handshake handshake;
   worker_watch watch;
   hosted_workers workers = {};
-  /// Those whose processes are being started.
+  /// Workers whose processes are being started.
   std::map<worker_id, std::shared_ptr<start_order>> starting = {};
-  /// As they were last known.
+  /// The driver's last known handles.
   driver_handles driver = {};
   /// The number of the latest connection to its driver, which no other connection of this node has had.
   std::uint64_t connection = 0;
-  /// Since when there is none.
+  /// Since when there is no connection.
   std::optional<std::chrono::steady_clock::time_point> alone_since = {};
-  /// What the driver has to be told, connected or not.
+  /// Messages for the driver, connected or not.
   outbox<node_interface::base, run_control> news = {};
-  /// Whether lines were sent to it that it has not taken in.
+  /// Whether output lines were sent that the driver has not acknowledged.
   bool sends_output = false;
-  /// Those who have to know its handles, too.
+  /// Workers that also need the driver's handles.
   std::map<worker_id, driver_follower> followers = {};
   /// When the last of its processes ended, until others are started.
   std::optional<std::chrono::steady_clock::time_point> ended_at = {};
-  /// Set once the run is to end here: the requests that are answered when nothing of it is left.
+  /// Set once the run must end here: the requests that are answered when no process of it is left.
   std::optional<std::vector<caf::typed_response_promise<void>>> ending = {};
 
   [[nodiscard]] bool has_ended() const { return ending && workers.is_settled(); }

@@ -11,9 +11,9 @@
 
 namespace troupe::actors {
 
-/// One request for each worker, with GPUs of the ledger; takes none if it fails. Fails with `errc::unsatisfiable` if
-/// there are not enough, and with `errc::invalid_argument` for environment variables other than torchrun's: the
-/// dynamic linker and the shell obey some, and a driver may start only the programs of this node.
+/// One launch request per worker, with GPUs from the ledger; takes none if it fails. Fails with `errc::unsatisfiable`
+/// if there are too few, and with `errc::invalid_argument` for environment variables other than torchrun's: the dynamic
+/// linker and the shell obey some, and a driver may start only the programs of this node.
 [[nodiscard]] expected<std::vector<launch_request>> make_launches(const start_workers& request,
                                                                   const std::string& secret, device_ledger& devices);
 

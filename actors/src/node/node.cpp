@@ -89,7 +89,7 @@ class node_state : public orderly_end<node_interface::base> {
 
  private:
   void let_go() override {
-    // Kills and reaps whatever is left.
+    // Kills and reaps the remaining processes.
     launcher_.reset();
     runs_.clear();
     if (draining_)
@@ -101,7 +101,7 @@ class node_state : public orderly_end<node_interface::base> {
       config_.log(line);
   }
 
-  /// Somebody is refused: he may ask as often as he likes.
+  /// Refuses a peer. Log lines are limited, because a peer may repeat its request at will.
   caf::error refuse(const error& why) {
     if (why.code == errc::wrong_secret)
       if (const auto line = refusals_.add(why.message, clock::now()))
@@ -181,7 +181,7 @@ class node_state : public orderly_end<node_interface::base> {
     log("another driver takes run " + run.what.run_name + " over");
     send(run.driver.control, run_superseded{run.what.run});
     run.what.claim = claim;
-    // The one before is not listened to any more, and the grace period of this one begins.
+    // From now on the previous driver is ignored, and the grace period of this one begins.
     run.connection = ++connections_;
     await_driver(run);
     return {};
@@ -320,7 +320,7 @@ class node_state : public orderly_end<node_interface::base> {
       if (run.ending)
         continue;
       judge_silent_workers(run);
-      // The last heartbeats are kept until there is somebody to tell.
+      // Without a driver, keep the last heartbeats.
       if (!run.alone_since)
         send(run.driver.control, run.watch.take_report(id));
     }
@@ -359,7 +359,7 @@ class node_state : public orderly_end<node_interface::base> {
     launcher_->kill(run.what.run);
   }
 
-  /// A process in uninterruptible sleep ends when the kernel lets it. Nobody waits for it, and it keeps its GPUs.
+  /// Reports killed processes in uninterruptible sleep as ended, so that nothing waits for them. They keep their GPUs.
   void report_stuck_workers(hosted_run& run) {
     const auto stuck = run.workers.take_stuck(clock::now(), kill_patience, run.workers_starting());
     for (auto worker : stuck) {
@@ -385,8 +385,9 @@ class node_state : public orderly_end<node_interface::base> {
   }
 
   void answer_if_drained() {
-    if (draining_ && std::ranges::all_of(
-                         runs_, [this](const auto& x) { return x.second.workers.is_settled() && has_told(x.second); }))
+    if (draining_ && std::ranges::all_of(runs_, [this](const auto& x) {
+          return x.second.workers.all_ended_or_stuck() && has_told(x.second);
+        }))
       draining_->answer();
   }
 
@@ -411,7 +412,7 @@ class node_state : public orderly_end<node_interface::base> {
     run.news.send(*this, std::move(event));
   }
 
-  /// One batch at a time is under way: what the driver does not take in waits here, or is dropped.
+  /// Sends one batch at a time. Lines that the driver does not take wait here, or are dropped.
   void send_output(const run_id& id) {
     auto* run = runs_.find_any(id);
     if (run == nullptr)
@@ -444,7 +445,7 @@ class node_state : public orderly_end<node_interface::base> {
     await_driver(*run);
   }
 
-  /// The run goes on without a driver, and ends if none comes in time.
+  /// The run continues without a driver, and ends if none connects in time.
   void await_driver(hosted_run& run) {
     run.alone_since = clock::now();
     run_delayed(std::chrono::milliseconds{run.what.driver_grace_ms},
@@ -470,7 +471,7 @@ class node_state : public orderly_end<node_interface::base> {
     answer_if_drained();
   }
 
-  /// One process less: the run's last lines are waited for once none is left.
+  /// After the last process has ended, waits a moment for the run's last output lines.
   void note_last(hosted_run& run) {
     if (!run.workers.is_empty())
       return;
@@ -478,7 +479,7 @@ class node_state : public orderly_end<node_interface::base> {
     run_delayed(last_lines_patience, [this, id = run.what.run] { forget_if_ended(id); });
   }
 
-  /// Whether its last lines are with the driver, or will not be.
+  /// Whether the driver has the run's last lines, or will never get them.
   [[nodiscard]] bool has_told(const hosted_run& run) const {
     return run.alone_since || (!run.sends_output && output_->empty(run.what.run)) ||
            (run.ended_at && clock::now() - *run.ended_at >= last_lines_patience);

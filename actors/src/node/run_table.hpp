@@ -29,7 +29,7 @@ class run_table {
 
   /// Null for a run that is not here, or is ending.
   [[nodiscard]] hosted_run* find(const run_id& run);
-  /// Also one that is ending.
+  /// Also finds a run that is ending.
   [[nodiscard]] hosted_run* find_any(const run_id& run);
   /// A run in this directory whose driver is gone.
   [[nodiscard]] const hosted_run* find_orphan(const std::string& directory) const;

@@ -11,11 +11,11 @@
 
 namespace troupe::actors {
 
-/// The lines of all runs' workers. The launcher's thread puts them in, the node takes them out: they do not pass
-/// through its mailbox, where heartbeats would wait behind them.
+/// The output lines of all runs' workers. The launcher's thread adds them and the node takes them. They bypass the
+/// node's mailbox, where heartbeats would wait behind them.
 class shared_output {
  public:
-  /// Returns whether the node has to be told.
+  /// Returns whether the node must be notified.
   bool add(worker_output output) {
     auto lock = std::lock_guard{mutex_};
     const auto run = output.run;

@@ -26,7 +26,7 @@ class start_order {
 
   /// The driver may ask again after a lost connection: all promises get the same answer.
   void add(promise answer) { answers_.push_back(std::move(answer)); }
-  /// Takes the outcome of one of its workers. After the last one it answers.
+  /// Notes the outcome of one of its workers, and answers after the last.
   void note(const launch_outcome& outcome);
 
   [[nodiscard]] const launch_request& launch_of(worker_id worker) const;
@@ -36,9 +36,9 @@ class start_order {
 
   std::vector<promise> answers_;
   std::vector<launch_request> launches_;
-  /// Of those that execute the program.
+  /// Process ids of the workers that execute the program.
   std::map<worker_id, std::uint32_t> pids_;
-  /// Those whose outcome is not known.
+  /// Number of workers whose outcome is unknown.
   std::size_t left_;
   /// Why the first of them that failed did.
   error reason_;

@@ -17,7 +17,7 @@ using clock = std::chrono::steady_clock;
 
 namespace {
 
-/// Users are told whom the survivors of a failure wait for after this time.
+/// How long the survivors of a failure wait for reports before the user is notified.
 constexpr auto report_patience = std::chrono::seconds{3};
 
 } // namespace
@@ -64,10 +64,10 @@ void trainer_state::leave_nodes_that_go_away() {
 
 void trainer_state::begin_joiner_of(const begin_joiner& joiner) {
   auto message = begin_message_for(joiner.worker);
-  // Its state comes from the others.
+  // It gets its state from the members.
   message.resume.checkpoint.clear();
   message.place.attempt = coordinator_->attempt();
-  // Preliminary: it hears of its place when it gets one.
+  // Preliminary values, until it gets a place.
   message.place.rank = rank_id{layout_.world_size()};
   message.place.world_size = layout_.world_size() + 1;
   message.place.local_world_size = 1;
@@ -95,7 +95,7 @@ void trainer_state::abort_workers(const error& reason) {
 void trainer_state::form(const form_generation& next) {
   if (auto laid_out = lay_out(next.places); !laid_out)
     return conclude_run(run_status::failed, std::move(laid_out.error()));
-  // Before any worker hears of it. The coordinator may be further by now.
+  // Send this before any worker gets its place. The coordinator may be ahead of `next` by now.
   const auto started = generation_started{record_.run(), next.record.generation, layout_.world_size()};
   caf::anon_send(actors_.collectives, started);
   caf::anon_send(actors_.store, started);
@@ -118,7 +118,7 @@ void trainer_state::stage(const stage_joiners& group) {
   place.generation = group.generation;
   place.sources = group.sources;
   place.joiners = group.joiners;
-  for (auto [rank, worker] : group.told) {
+  for (auto [rank, worker] : group.to_answer) {
     auto node = workers_.node_of(worker);
     place.rank = rank;
     place.data_address = group.across_nodes && node ? nodes_->roster()[*node].offer.address : "127.0.0.1";
@@ -186,7 +186,7 @@ void trainer_state::carry_out_what_is_kept() {
 
 void trainer_state::carry_out(const actors::run_actions& actions) {
   for (const auto& action : actions) {
-    // One action may conclude the run; events of a run that is ending lead to none.
+    // An earlier action may have concluded the run.
     if (is_concluding())
       return;
     std::visit([&](const auto& what) { carry_out(what, action.why); }, action.what);
@@ -253,7 +253,7 @@ void trainer_state::carry_out(const form_generation& x, const std::string&) {
 }
 
 void trainer_state::carry_out(const start_more& x, const std::string&) {
-  // It may have been decided twice before the first was carried out.
+  // The coordinator may decide this twice before the first decision is carried out.
   start_additional(std::min(x.count, coordinator_->missing()));
 }
 
@@ -263,7 +263,7 @@ void trainer_state::carry_out(const fence_worker& x, const std::string&) {
 
 void trainer_state::carry_out(const give_up_node& x, const std::string&) {
   nodes_->give_up(x.node);
-  // It ends its workers when it answers, and has nobody to tell of it.
+  // The node ends its workers when it answers, and does not report their ends.
   workers_.on_node_gone(x.node);
 }
 

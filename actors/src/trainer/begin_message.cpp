@@ -15,17 +15,17 @@ bool is_here(const std::string& address) {
   return collectives::tcp::is_loopback(address.substr(0, address.rfind(':')));
 }
 
-/// Whether strangers could read what workers send each other: not if they are on this host, or the network is private.
+/// Whether third parties can read the workers' traffic: not on one host or on a trusted network.
 bool is_exposed(const cluster_config& cluster) {
   return !cluster.trusted_network && !std::ranges::all_of(cluster.nodes, is_here);
 }
 
-/// Who is silent on the control plane, too, is found before that.
+/// Longer than the heartbeat timeout, so that a worker silent on both networks is found by its heartbeat.
 std::chrono::milliseconds answer_timeout(const failure_config& failure) {
   return std::max(2 * failure.heartbeat_timeout, std::chrono::milliseconds{2000});
 }
 
-/// NCCL sends clear text, so between hosts it is chosen only where the network is private or it is asked for.
+/// NCCL sends clear text. Between hosts it is used only on a trusted network or when configured.
 gpu_gradients gradients_by(transport_mode mode, const cluster_config& cluster) {
   switch (mode) {
   case transport_mode::automatic:
@@ -77,7 +77,7 @@ begin_training begin_message(const std::string& function, const std::string& dir
   message.checkpoints.max_in_flight = config.checkpoint.max_in_flight;
   message.checkpoints.sync = config.checkpoint.sync;
   message.checkpoints.reuse_unchanged = config.checkpoint.reuse_unchanged;
-  // It may be the best.
+  // A skipped checkpoint might be the best one.
   message.checkpoints.may_skip = config.checkpoint.score_attribute.empty();
   message.device.gpus = resources_of_worker(config.scaling).gpus;
   message.device.gradients = gradients_by(config.run.transport, config.cluster);

@@ -32,7 +32,7 @@ struct journaled_node {
 
 TROUPE_INSPECT(journaled_node, address, offer)
 
-/// What another driver has to know to take a run over whose driver has ended.
+/// The state a new driver needs to take over a run.
 struct run_journal {
   run_id run;
   /// As in `open_run`.
@@ -51,11 +51,11 @@ struct run_journal {
 
 TROUPE_INSPECT(run_journal, run, secret, claim, identity, nodes, next_worker, state, history)
 
-/// The journal in a run's directory: two files that are written in turn, so that a crash leaves the last one whole.
-/// They can be read by their owner only. Used by whoever holds the directory.
+/// The journal in a run's directory: two files written in turn, so that a crash leaves the last one intact. Only their
+/// owner can read them. Used by the process that holds the directory.
 class control_journal {
  public:
-  /// Whether there seems to be one.
+  /// Whether a journal file exists; it may be unreadable.
   [[nodiscard]] static bool exists(const std::filesystem::path& directory);
 
   /// Has no effect yet. `system` outlives it.
@@ -64,7 +64,7 @@ class control_journal {
   control_journal& operator=(const control_journal&) = delete;
   ~control_journal();
 
-  /// The last one that was written; nothing if there is none, or it is of another version of Troupe. Fails with
+  /// The last journal written; nothing if none exists or another version of Troupe wrote it. Fails with
   /// `errc::damaged` or `errc::io_error`.
   [[nodiscard]] expected<std::optional<run_journal>> read();
 

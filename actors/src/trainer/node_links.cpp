@@ -12,7 +12,7 @@ namespace {
 
 /// Sends a message to an actor that may have ended, from any thread.
 template <class Message>
-void send_if_alive(const caf::weak_actor_ptr& whom, Message message) {
+void try_send(const caf::weak_actor_ptr& whom, Message message) {
   if (auto strong = whom.lock())
     caf::anon_send(caf::actor_cast<trainer_interface>(strong), std::move(message));
 }
@@ -33,7 +33,7 @@ void node_links::dial(std::uint32_t index, const std::string& address, std::chro
         } catch (const std::exception& x) {
           message.reason = {errc::unreachable, x.what()};
         }
-        send_if_alive(trainer, std::move(message));
+        try_send(trainer, std::move(message));
       });
 }
 
@@ -42,7 +42,7 @@ void node_links::accept(std::uint32_t index, std::shared_ptr<connected_node> con
   links_[index].number = ++connections_;
   when_down(links_[index].connection->handle(),
             [trainer = caf::actor_cast<caf::weak_actor_ptr>(self_->ctrl()),
-             down = node_down{index, connections_}](down_cause) { send_if_alive(trainer, down); });
+             down = node_down{index, connections_}](down_cause) { try_send(trainer, down); });
 }
 
 bool node_links::is_current(const node_down& message) const {

@@ -13,8 +13,8 @@
 
 namespace troupe::actors {
 
-/// The trainer's connections to its nodes, by index into the roster. Connecting, and disconnecting one of them, takes a
-/// thread of its own. Used in the trainer's thread.
+/// The trainer's connections to its nodes, by index into the roster. Connects and disconnects in separate threads. Used
+/// in the trainer's thread.
 class node_links {
  public:
   using connect_function = std::function<expected<std::unique_ptr<connected_node>>(const std::string& address,

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t most_waiting_bytes = 4'000'000;
 
-/// What a line takes while it waits.
+/// The memory of a waiting line.
 std::size_t size_of(const std::string& line) {
   return line.size() + sizeof(std::string);
 }
@@ -35,7 +35,7 @@ output_display::output_display(caf::actor_system& system, show_function show) : 
 }
 
 output_display::~output_display() {
-  // What was left out last.
+  // Reports the lines that were omitted last.
   show(append_output{});
   // An exit message would overtake the lines.
   auto self = caf::scoped_actor{system_};

@@ -13,8 +13,8 @@
 
 namespace troupe::actors {
 
-/// Shows workers' lines to users, from a thread of its own: a terminal or a pager that stops reading stops nobody else.
-/// What comes while too much is waiting to be shown is left out, and counted. Used in one thread.
+/// Shows workers' lines to users on a separate thread, so that a terminal or pager that stops reading blocks nothing
+/// else. While too much is waiting, new lines are dropped and counted. Used in one thread.
 class output_display {
  public:
   using show_function = std::function<void(rank_id, const std::string& line)>;

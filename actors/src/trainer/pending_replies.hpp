@@ -12,8 +12,8 @@
 
 namespace troupe::actors {
 
-/// The last request of one kind from each worker, and its answer once there is one: a request that is sent again, over
-/// another connection, gets the same.
+/// The last request of one kind from each worker, and its answer once there is one: a request repeated over another
+/// connection gets the same answer.
 template <class Request, class Reply>
 class pending_replies {
  public:
@@ -32,22 +32,22 @@ class pending_replies {
     return false;
   }
 
-  /// Nothing happens if the worker does not wait.
-  void answer(worker_id worker, const Reply& reply) { settle(worker, reply); }
-  void refuse(worker_id worker, const error& reason) { settle(worker, fail(reason)); }
+  /// No effect if the worker does not wait.
+  void answer(worker_id worker, const Reply& reply) { complete(worker, reply); }
+  void refuse(worker_id worker, const error& reason) { complete(worker, fail(reason)); }
 
   void refuse_all(const error& reason) {
     for (auto& [worker, each] : last_)
-      settle(worker, fail(reason));
+      complete(worker, fail(reason));
   }
-  /// Those who ask in this generation.
+  /// Answers all workers that ask in this generation.
   void answer_all_of(generation_id generation, const expected<Reply>& reply) {
     for (auto& [worker, each] : last_)
       if (each.request.generation == generation)
-        settle(worker, reply);
+        complete(worker, reply);
   }
 
-  /// Nobody will ask for its answer again.
+  /// The worker will not repeat its request.
   void forget(worker_id worker) { last_.erase(worker); }
 
  private:
@@ -64,7 +64,7 @@ class pending_replies {
       which.where.deliver(to_caf(which.answer->error()));
   }
 
-  void settle(worker_id worker, expected<Reply> with) {
+  void complete(worker_id worker, expected<Reply> with) {
     auto known = last_.find(worker);
     if (known == last_.end() || known->second.answer)
       return;

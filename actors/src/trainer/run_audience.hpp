@@ -12,7 +12,7 @@
 
 namespace troupe::actors {
 
-/// Who hears of a run: observers hear everything, and whoever asked for the run gets its result.
+/// The receivers of a run's events and result: observers get all events, and the requester of the run gets its result.
 class run_audience {
  public:
   using promise = caf::typed_response_promise<run_result>;
@@ -24,7 +24,7 @@ class run_audience {
       self.send(observer, event);
   }
 
-  /// Whoever asked waits for `deliver`.
+  /// The requester waits for `deliver`.
   const promise& expect_result(promise answer) {
     answer_ = std::move(answer);
     return answer_;
@@ -32,7 +32,7 @@ class run_audience {
   [[nodiscard]] bool awaits_result() const { return answer_.pending(); }
   void deliver(const run_result& result) { answer_.deliver(result); }
 
-  /// Nobody hears anything any more.
+  /// Fails the pending request, and forgets all observers.
   void dismiss(const error& why) {
     if (answer_.pending())
       answer_.deliver(to_caf(why));

@@ -12,7 +12,7 @@
 /// The lines of a run's events.jsonl, but for their times. Pure.
 namespace troupe::actors {
 
-/// What there is to write of what observers are told; nothing where it is no event.
+/// The event for an observer's message; nothing if the message is not recorded.
 [[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const run_started& x);
 [[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const run_progress& x);
 [[nodiscard]] std::optional<nlohmann::ordered_json> event_of(const checkpoint_saved& x);

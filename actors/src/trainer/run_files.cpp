@@ -35,7 +35,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// A custom loop leaves its state in checkpoints only.
+/// The digest of a checkpoint's state: a custom loop has its state in checkpoints only.
 std::string state_in(const std::string& checkpoint) {
   if (checkpoint.empty())
     return {};
@@ -43,13 +43,13 @@ std::string state_in(const std::string& checkpoint) {
   return stored ? serialization::state_sha256(*stored).value_or(std::string{}) : std::string{};
 }
 
-/// The run's description, of its last start; no object if there is none.
+/// The run's description from its last start; not a JSON object if there is none.
 nlohmann::json described_in(const std::filesystem::path& root) {
   auto in = std::ifstream{root / "run.json"};
   return nlohmann::json::parse(in, nullptr, false);
 }
 
-/// A resumed run need not say again what it began with.
+/// Keeps the checkpoint that the run began with, if a resumed run does not name it again.
 void keep_origin(nlohmann::json& now, const nlohmann::json& before) {
   const auto replay = before.find("replay");
   if (!now["replay"]["load_checkpoint"].get<std::string>().empty() || replay == before.end())
@@ -59,7 +59,7 @@ void keep_origin(nlohmann::json& now, const nlohmann::json& before) {
       now["replay"][key] = *found;
 }
 
-/// From which step on everything was computed by this program with this configuration.
+/// The first step from which all later ones were computed by this program with this configuration.
 std::uint64_t first_step_of(const starting_state& state, const std::string& build_id,
                             const std::string& configuration) {
   const auto now = describe_program(build_id, configuration, {});
@@ -129,7 +129,7 @@ class run_files_state : public orderly_end<run_files::base> {
       result.state = fail(std::move(done.error()));
       return result;
     }
-    // What it says is of a run that is over.
+    // An existing journal describes a run that is over.
     journal_.emplace(system(), directory->root()).remove();
     begin_in(std::move(*directory), result);
     return result;
@@ -138,7 +138,7 @@ class run_files_state : public orderly_end<run_files::base> {
   /// The directory is this run's from now on.
   void begin_in(run_directory directory, claimed_directory& result) {
     directory_ = std::move(directory);
-    // A convenience: a run does without.
+    // The link is only a convenience.
     std::ignore = point_latest_to(directory_->root());
     for (auto& each : std::exchange(early_events_, {}))
       append(std::move(each));
@@ -166,7 +166,7 @@ class run_files_state : public orderly_end<run_files::base> {
     if (found && (!*found || (**found).state.members.empty()))
       return result;
     auto taken = found ? take_over(**found, journal) : fail(std::move(found.error()));
-    // Workers that hold the run's state do not end because of a disk.
+    // A disk error must not end workers that hold the run's state.
     if (!taken && taken.error().code == errc::io_error)
       return to_caf(taken.error());
     if (!taken) {
@@ -193,7 +193,7 @@ class run_files_state : public orderly_end<run_files::base> {
   expected<void> take_over(run_journal& run, control_journal& journal) const {
     TROUPE_TRY(compare_with_journal(identity(), run.identity));
     run.claim = {run.claim.number + 1, serialization::random_hex(8)};
-    // This driver may end before it has written anything else, and must not have used an id that the next one takes.
+    // This driver may end before its next write, and the next driver must not reuse its worker ids.
     auto claimed = run;
     claimed.next_worker += spare_worker_ids;
     return journal.write(claimed);
@@ -256,7 +256,7 @@ class run_files_state : public orderly_end<run_files::base> {
             what_.config.config.dump()};
   }
 
-  /// What `troupe replay` needs besides.
+  /// What else `troupe replay` needs.
   [[nodiscard]] nlohmann::json describe_replay(const starting_state& state) const {
     const auto& config = what_.config;
     auto code = std::error_code{};
@@ -338,7 +338,7 @@ class run_files_state : public orderly_end<run_files::base> {
       early_events_.push_back(std::move(message));
   }
 
-  /// Tells users when a kind of file cannot be written any more, and when it can again.
+  /// Notifies users when writing a kind of file begins to fail, and when it works again.
   void note(std::string& problem, const expected<void>& outcome, const std::string& effect) {
     dropped_ += directory_->take_dropped();
     if (!outcome && problem.empty()) {
@@ -375,14 +375,14 @@ class run_files_state : public orderly_end<run_files::base> {
     const auto has_begun = directory_ && !result.path.empty();
     if (has_begun) {
       append({std::chrono::system_clock::now(), event_of(result)});
-      // What has waited for the disk has one more chance.
+      // Retry buffered lines once more.
       if (auto done = directory_->append({}, 0); !done)
         tell({severity::warning,
               "the last lines of metrics.jsonl, times.jsonl or ledger.jsonl are lost: " + done.error().message});
       dropped_ += directory_->take_dropped();
       tell_dropped();
     }
-    // What is in the directory is settled then.
+    // After this the directory's content is final.
     end_writers();
     if (has_begun)
       describe_checkpoints(result);
@@ -392,7 +392,7 @@ class run_files_state : public orderly_end<run_files::base> {
     journal_.reset();
     directory_.reset();
     display_.reset();
-    // A fresh run's directory in which nothing has begun. Only an empty one can be removed so.
+    // Remove a fresh run's directory if the run has not begun; this fails for a directory that is not empty.
     auto ignored = std::error_code{};
     if (!has_begun && !what_.config.run.name.empty())
       std::filesystem::remove(run_directory::path_of(what_.config.run), ignored);
@@ -417,19 +417,19 @@ class run_files_state : public orderly_end<run_files::base> {
       result.best_checkpoint = *std::ranges::find(result.checkpoints, ranked.front(), &kept_checkpoint::step);
   }
 
-  /// Returns once nobody writes checkpoints into the directory any more.
+  /// Returns once nothing writes checkpoints into the directory any more.
   void end_writers() {
-    // Before the store, which removes what was not completed.
+    // End the receiver before the store, which removes incomplete checkpoints.
     parts_.reset();
     end_and_await(system(), std::exchange(store_, nullptr));
   }
 
-  /// More than come while nodes are waited for.
+  /// More than occur while the run waits for nodes.
   static constexpr std::size_t most_early_events = 1000;
 
   run_files_config what_;
   std::optional<run_directory> directory_;
-  /// From before it was claimed.
+  /// Events from before the directory was claimed.
   std::vector<append_event> early_events_;
   std::optional<control_journal> journal_;
   std::unique_ptr<part_receiver> parts_;
@@ -438,7 +438,7 @@ class run_files_state : public orderly_end<run_files::base> {
   /// Why files of these kinds could not be written last; empty if they could.
   std::string metrics_problem_;
   std::string log_problem_;
-  /// Lines that users have not been told of.
+  /// Dropped lines that have not been reported yet.
   std::uint64_t dropped_ = 0;
 };
 

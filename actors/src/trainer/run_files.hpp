@@ -12,8 +12,8 @@
 
 namespace troupe::actors {
 
-/// The files of one run: its directory, its checkpoint store, and the receiver of streamed checkpoint parts. It may
-/// wait for a device, a name server or a terminal; nobody else of a run's driver does. Owned by the trainer. See
+/// The files of one run: its directory, its checkpoint store, and the receiver of streamed checkpoint parts. The only
+/// part of a run's driver that may block on a device, a name server or a terminal. Owned by the trainer. See
 /// local_messages.hpp for the promise of each message.
 using run_files =
     caf::typed_actor<caf::result<claimed_directory>(claim_directory), caf::result<starting_state>(find_state),
@@ -22,7 +22,6 @@ using run_files =
                      caf::result<void>(append_metrics), caf::result<void>(append_output),
                      caf::result<void>(append_event), caf::result<finished_run>(finish_run)>;
 
-/// What it has to know of a run.
 struct run_files_config {
   run_id run;
   /// The name of the training function.

@@ -17,11 +17,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How often a node that is away is dialled.
+/// Redial interval of a node that is away.
 constexpr auto dial_interval = 1s;
 
-/// How often a node is dialled that had workers of this run a moment ago, and how long each attempt may take: what was
-/// sent while a network was cut is sent again after ever longer pauses, what is sent anew arrives.
+/// Redial interval and limit for a node with workers of this run. A new connection succeeds sooner than TCP's
+/// backed-off retransmissions.
 constexpr auto reconnect_interval = 200ms;
 constexpr auto reconnect_limit = 2s;
 
@@ -180,14 +180,14 @@ void run_nodes::ask_for_part_address(std::uint32_t node, std::function<void()> t
             then();
           },
           [this, node, link = links_.number_of(node)](const caf::error& reason) {
-            // Else the run is ending.
+            // Any other error means that the run is ending.
             if (from_caf(reason).code == errc::unreachable)
               fail(node, link, reason);
           });
 }
 
 void run_nodes::request_open(std::uint32_t node) {
-  // It may have been lost meanwhile, or the run may be over.
+  // The node may have been lost meanwhile, or the run may be over.
   if (!opening_ || roster_[node].state != node_state::opening || links_[node] == nullptr)
     return;
   self_
@@ -198,8 +198,7 @@ void run_nodes::request_open(std::uint32_t node) {
             if (link != links_.number_of(node) || roster_[node].state != node_state::opening)
               return;
             roster_[node].state = node_state::open;
-            // One that is hosted here is alive as long as this process is: what keeps its threads from running keeps
-            // the workers' from running, too.
+            // Do not time an embedded node: whatever stalls it stalls its workers too.
             if (!roster_[node].address.empty())
               monitor_.add(node, clock::now());
             mail_[node] = {};
@@ -209,7 +208,7 @@ void run_nodes::request_open(std::uint32_t node) {
           [this, node, link = links_.number_of(node)](const caf::error& reason) { fail(node, link, reason); });
 }
 
-/// A node did not do what it was asked for over this link.
+/// A request to this node has failed on this link.
 void run_nodes::fail(std::uint32_t node, std::uint64_t link, const caf::error& reason) {
   if (link != links_.number_of(node))
     return;
@@ -242,7 +241,7 @@ std::optional<std::uint32_t> run_nodes::on_beat(const caf::strong_actor_ptr& sen
   return node;
 }
 
-/// A node may have workers that another driver has started. It is asked which live, and keeps what they say.
+/// Claims a node that may have workers of an earlier driver. It answers with those that live, and keeps their messages.
 void run_nodes::claim(std::uint32_t node) {
   self_->request(links_[node]->handle(), node_timeout, claim_run{run_, *claimed_with_, claim_})
       .then(
@@ -258,7 +257,7 @@ void run_nodes::claim(std::uint32_t node) {
           });
 }
 
-/// A node that may have workers of this run is connected again. They go on, and what was under way is sent again.
+/// Reconnects a node that may have workers of this run. The workers continue; pending messages are sent again.
 void run_nodes::adopt(std::uint32_t node) {
   if (!opening_)
     return;
@@ -288,7 +287,7 @@ void run_nodes::on_adopted(std::uint32_t node, const run_claimed& answer) {
   auto& state = roster_[node].state;
   if (state == node_state::fenced)
     return readmit(node);
-  // It may have said before that it goes away.
+  // Keep an earlier announcement that the node is leaving.
   if (state != node_state::leaving)
     state = node_state::open;
   broken_.remove(node);
@@ -299,7 +298,7 @@ void run_nodes::on_adopted(std::uint32_t node, const run_claimed& answer) {
   events_->on_node_answers(node);
 }
 
-/// A node does not let this driver have the run.
+/// A node has refused this driver's claim to the run.
 void run_nodes::on_refused(std::uint32_t node, const caf::error& reason) {
   if (!is_refusal(reason))
     return links_.disconnect(node);
@@ -325,7 +324,7 @@ void run_nodes::report_broken(clock::time_point now) {
   if (auto nodes = broken_.take_unreachable(now); !nodes.empty())
     events_->on_nodes_silent(nodes);
   for (auto node : broken_.dead(now))
-    // Should it live after all, its workers have to end first.
+    // If the node lives after all, its workers must end before it is used again.
     lose(node, node_state::fenced,
          fmt::format("nobody listens at {} any more: look at that host and at its caf-node's output", name_of(node)));
 }
@@ -337,7 +336,7 @@ void run_nodes::give_up(std::uint32_t node) {
   roster_[node].state = node_state::fenced;
 }
 
-/// A node that was given up answers again. Its workers of this run are of no use any more, but it has capacity.
+/// A node that was given up answers again: ends its old workers, then offers its capacity.
 void run_nodes::readmit(std::uint32_t node) {
   if (!readmitted_.insert(node).second)
     return;
@@ -353,14 +352,13 @@ void run_nodes::readmit(std::uint32_t node) {
                 fmt::format("node {} answers again: its workers have ended, and it takes new ones", name_of(node)));
             ask_for_offer(node);
           },
-          // Without a connection. It is tried again with the next.
+          // The connection is gone; the next one tries again.
           [this, node](const caf::error&) { readmitted_.erase(node); });
 }
 
 void run_nodes::report_silent(clock::time_point now) {
   const auto silent = monitor_.silent(now);
-  // What cuts one off may have cut off another a moment later: which of them the run can do without is decided when
-  // both are known.
+  // One fault often cuts off several nodes. Collect them before deciding which to give up.
   if (monitor_.anyone_quiet(now)) {
     for (const auto& [node, silent_for] : silent)
       monitor_.spare(node);
@@ -401,7 +399,7 @@ void run_nodes::on_down(const node_down& message) {
     text += ": look at that host and at its caf-node's output";
   links_.disconnect(node);
   const auto is_hosted_here = roster_[node].address.empty();
-  // Whatever it has started of this run ends when it answers.
+  // Its workers of this run are ended when it answers.
   if (state == node_state::fenced)
     return;
   if (is_hosted_here || (state != node_state::open && state != node_state::silent && state != node_state::cut &&
@@ -409,7 +407,7 @@ void run_nodes::on_down(const node_down& message) {
     return lose(node, node_state::away, text);
   const auto now = clock::now();
   monitor_.remove(node);
-  // One that was silent has been told of, and may be waited for.
+  // A silent node was already reported, and the run may be waiting for it.
   state = node_state::cut;
   broken_.add(node, std::move(text), now);
   dial(node);
@@ -418,11 +416,11 @@ void run_nodes::on_down(const node_down& message) {
 void run_nodes::start(std::uint32_t node, start_workers message, std::function<void(error)> on_failure) {
   message.secret = secret_;
   message.claim = claim_;
-  // Many processes take long to start on a busy host. Who waits for them has a time limit of its own.
+  // No limit: many processes start slowly on a busy host, and run.start_timeout bounds the wait.
   mail_[node].request<workers_started>(
       *self_, [](const workers_started&) {},
       [on_failure = std::move(on_failure)](const caf::error& reason) {
-        // It may have been received before a connection was lost.
+        // The node may have received the request before the connection was lost.
         if (auto ours = from_caf(reason); ours.code != errc::already_exists)
           on_failure(ours);
       },
@@ -439,7 +437,7 @@ void run_nodes::end_run(std::function<void()> done) {
   for (std::uint32_t i = 0; i < roster_.size(); ++i) {
     if (links_[i] == nullptr)
       continue;
-    // A node that is given up is told, and not waited for.
+    // Notify a node that was given up, but do not wait for it.
     if (is_away(roster_[i].state))
       caf::anon_send(links_[i]->handle(), troupe::end_run{run_, secret_, claim_});
     else

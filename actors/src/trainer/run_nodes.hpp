@@ -22,7 +22,7 @@
 
 namespace troupe::actors {
 
-/// What `run_nodes` reports to the trainer.
+/// The events that `run_nodes` reports to the trainer.
 class node_events {
  public:
   virtual ~node_events() = default;
@@ -33,7 +33,7 @@ class node_events {
   virtual void on_node_open(std::uint32_t node) = 0;
   /// Nodes that were open cannot be reached, for these reasons. Their workers may live.
   virtual void on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes) = 0;
-  /// It says something again.
+  /// A silent node has sent a message again.
   virtual void on_node_answers(std::uint32_t node) = 0;
   /// A node with workers of another driver's run answers `run_nodes::claim_all`, or has been taken over: these live.
   virtual void on_node_claimed(std::uint32_t node, const std::vector<worker_beat>& living) = 0;
@@ -43,20 +43,20 @@ class node_events {
   virtual void on_node_lost(std::uint32_t node, const std::string& why) = 0;
   /// The run cannot begin: a node that it needs has failed.
   virtual void on_node_missing(error reason) = 0;
-  /// Whether the run cannot begin without this node. One that is late may answer later.
+  /// Whether the run cannot begin without this node. A late node may answer later.
   [[nodiscard]] virtual bool needs_node(std::uint32_t node, bool is_late) const = 0;
   virtual void notify(severity how, std::string text) = 0;
 };
 
-/// Talks to the nodes of a run: connects to them, asks what they offer, has them open the program, notices when they
-/// fall silent, and ends the run on them. Used in the trainer's thread; nothing in it waits.
+/// Manages the nodes of a run: connects to them, requests their offers, makes them open the program, detects silence,
+/// and ends the run on them. Used in the trainer's thread; never blocks.
 class run_nodes {
  public:
   using clock = std::chrono::steady_clock;
 
   /// What a node gets to open a run.
   struct opening {
-    /// Without directory and claim.
+    /// Its directory and claim are set later.
     open_run request;
     run_control control;
     collectives_actor collectives;
@@ -70,29 +70,29 @@ class run_nodes {
 
   /// Dials all nodes of the configuration, or hosts one in this process if it names none.
   void dial_all();
-  /// As `dial_all`. These nodes may have workers of the run, which another driver has started: they are asked for them,
-  /// and have their offers until they make another.
+  /// As `dial_all`, for nodes that may have workers of the run from an earlier driver. Asks them which workers live,
+  /// and uses the given offers until they make new ones.
   void claim_all(const std::string& secret, const std::map<std::uint32_t, node_offer>& nodes);
-  /// Takes over what the nodes have that were to be claimed, now or when they can be reached, and has the others open
-  /// the program.
+  /// Takes over the workers on claimed nodes, now or once the nodes can be reached, and makes the other nodes open the
+  /// program.
   void adopt_all(opening what);
-  /// None of them had any: a run with another id begins.
+  /// No claimed node had workers: begins a run with another id.
   void begin_anew(run_id run);
 
   void on_dialled(node_dialled& message);
   void on_down(const node_down& message);
 
-  /// A message of this node's has come. Returns its index, unless it is none, or one that was given up: that one ends
-  /// its workers of this run and starts anew.
+  /// Handles a heartbeat. Returns the sender's index; nothing if it is no node, or a node that was given up, which then
+  /// ends its workers of this run and is readmitted.
   [[nodiscard]] std::optional<std::uint32_t> on_beat(const caf::strong_actor_ptr& sender, clock::time_point now);
 
   /// Reports nodes that are silent, and dials those that are away. Several times a second.
   void on_tick(clock::time_point now);
 
-  /// The run goes on without this node. If it answers again, its workers of this run are ended.
+  /// The run continues without this node. If it answers again, its workers of this run are ended.
   void give_up(std::uint32_t node);
 
-  /// Has the nodes that have made an offer open the program, and later ones when they make theirs.
+  /// Makes the nodes that have made an offer open the program, and later nodes when they make theirs.
   void open(opening what);
 
   /// Stops using a node that is going away.
@@ -102,8 +102,7 @@ class run_nodes {
   void start(std::uint32_t node, start_workers message, std::function<void(error)> on_failure);
   void kill(std::uint32_t node, worker_id worker, const std::string& why);
 
-  /// Ends the run on all nodes that answer, and calls `done` once nothing of it is left there or the grace period is
-  /// over.
+  /// Ends the run on all nodes that answer, and calls `done` once no process of it is left or the grace period is over.
   void end_run(std::function<void()> done);
 
   /// Closes all connections, and leaves the nodes as they are.
@@ -141,7 +140,7 @@ class run_nodes {
   node_events* events_;
   run_id run_;
   run_claim claim_;
-  /// Of the run that nodes were told of last, for commands.
+  /// The secret of the run that was last opened or claimed, for commands.
   std::string secret_;
   /// As in `open_run`.
   std::string directory_;
@@ -149,14 +148,14 @@ class run_nodes {
   node_roster roster_;
   heartbeat_monitor<std::uint32_t> monitor_;
   broken_links broken_;
-  /// Those that are ending their workers before they can be used again.
+  /// Nodes that are ending their workers before they can be used again.
   std::set<std::uint32_t> readmitted_;
   /// To the nodes, by index.
   std::vector<outbox<trainer_base, node_actor>> mail_;
   std::optional<opening> opening_;
-  /// The secret of another driver's run, from `claim_all` on until that is decided.
+  /// The secret of another driver's run, from `claim_all` until the takeover is decided.
   std::optional<std::string> claimed_with_;
-  /// The nodes that may have workers that another driver has started, until they have said which.
+  /// Nodes that may have workers of another driver and have not yet reported them.
   std::set<std::uint32_t> inherited_;
   std::vector<std::string> part_addresses_;
 };

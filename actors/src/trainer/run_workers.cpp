@@ -4,7 +4,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// How long a worker may take to say what it does.
+/// How long a worker may take to report its activity.
 constexpr auto answer_patience = std::chrono::seconds{1};
 
 } // namespace
@@ -56,11 +56,11 @@ void run_workers::command_all(trainer_base& self, const control_command& command
 }
 
 void run_workers::inherit_commands(trainer_base& self, const run_id& run, std::uint64_t last,
-                                   const std::vector<control_command>& unsettled) {
-  // Those before were carried out: they only count. A member that had stopped may have missed some of them.
-  for (auto number = std::uint64_t{1}; number <= last - unsettled.size(); ++number)
+                                   const std::vector<control_command>& outstanding) {
+  // Earlier commands were carried out; only their numbers matter. A stopped member may have missed some of them.
+  for (auto number = std::uint64_t{1}; number <= last - outstanding.size(); ++number)
     command_all(self, {run, number, regroup_command{}});
-  for (const auto& command : unsettled)
+  for (const auto& command : outstanding)
     command_all(self, command);
 }
 

@@ -20,18 +20,18 @@
 
 namespace troupe::actors {
 
-/// The worker processes of a run: on which node each was started, which have not ended, and what the trainer sends to
-/// those that have joined. Used in the trainer's thread.
+/// The worker processes of a run: the node of each, which have not ended, and the trainer's messages to those that have
+/// joined. Used in the trainer's thread.
 class run_workers {
  public:
   void on_started(worker_id worker, std::uint32_t node);
-  /// Another driver has started it. What is sent to it waits until it has joined.
+  /// A worker that another driver has started. Messages to it wait until it has joined.
   void on_inherited(worker_id worker, std::uint32_t node);
   [[nodiscard]] bool is_inherited(worker_id worker) const { return inherited_.contains(worker); }
-  /// It has joined, or has another handle after a lost connection: what it has not received is sent again.
+  /// The worker has joined, or has a new handle after a lost connection: sends unanswered messages again.
   void on_joined(worker_id worker, const worker_actor& actor) { mail_[worker].connect(actor); }
   void on_ended(worker_id worker);
-  /// The node is lost or given up: nobody will report the ends of its workers.
+  /// The node is lost or given up: the ends of its workers will not be reported.
   void on_node_gone(std::uint32_t node);
 
   /// The node of any process that was ever started.
@@ -42,11 +42,11 @@ class run_workers {
   [[nodiscard]] pending_replies<run_plan, plan_accepted>& plans() noexcept { return plans_; }
   [[nodiscard]] pending_replies<regroup_report, next_generation>& reports() noexcept { return reports_; }
 
-  /// Whether the batch is to be taken in: it may be sent again over another connection.
+  /// Whether the batch is new: it may be repeated over another connection.
   [[nodiscard]] bool take(const metrics_batch& batch) { return is_new(batches_[batch.worker], batch.number); }
   [[nodiscard]] bool take(const worker_output& output) { return is_new(outputs_[output.worker], output.number); }
 
-  /// Nobody is left waiting for an answer that does not come.
+  /// Fails all pending requests.
   void fail_pending(const error& reason);
 
   /// Nothing happens for a worker that has not joined.
@@ -54,18 +54,18 @@ class run_workers {
   /// As above, and repeats the commands that it missed.
   void begin_joiner(trainer_base& self, worker_id worker, const begin_training& message);
   void command_all(trainer_base& self, const control_command& command);
-  /// The commands of another driver: `last` is the number of the last, and those that may not have come to all are sent
-  /// again.
+  /// Takes over the commands of the previous driver: `last` is the number of its last command, and `outstanding` are
+  /// those that may not have reached all workers, which are sent again.
   void inherit_commands(trainer_base& self, const run_id& run, std::uint64_t last,
-                        const std::vector<control_command>& unsettled);
+                        const std::vector<control_command>& outstanding);
   void abort_all(trainer_base& self, const abort_training& message);
   void release(trainer_base& self, worker_id worker, const run_id& run) { send(self, worker, release_worker{run}); }
   void release_all(trainer_base& self, const run_id& run) { send_all(self, release_worker{run}); }
 
-  /// The run restarts: nothing is sent to the workers of this attempt any more.
+  /// The run restarts: stops sending to the workers of this attempt.
   void forget_attempt();
 
-  /// Asks a worker, or all in these places, what they do. Those that do not answer soon are left out.
+  /// Asks a worker, or all in these places, for their activity. Skips workers that do not answer soon.
   void ask_activity(trainer_base& self, const run_id& run, const std::vector<worker_place>& places,
                     std::optional<worker_id> only,
                     const std::function<void(rank_id, const std::string&)>& on_answer) const;
@@ -86,11 +86,11 @@ class run_workers {
     return number > std::exchange(last, std::max(last, number));
   }
 
-  /// To those that have joined.
+  /// Messages to the workers that have joined.
   std::map<worker_id, outbox<trainer_base, worker_actor>> mail_;
   std::map<worker_id, std::uint32_t> nodes_;
   std::set<worker_id> living_;
-  /// Those that another driver has started.
+  /// Workers that another driver has started.
   std::set<worker_id> inherited_;
   /// The numbers of the last of each.
   std::map<worker_id, std::uint64_t> batches_;

@@ -23,7 +23,7 @@ void trainer_state::place_first() {
       return conclude_run(run_status::failed, std::move(decision.error()));
     return announce(waiting->announced, "waits for nodes: " + decision.error().message);
   }
-  // There may be capacity for more in a moment.
+  // More nodes may connect within `scale_up_wait`.
   if (decision->places.size() < wanted_workers_.max && waited < config_.scaling.scale_up_wait && !all_are_there)
     return;
   if (!decision->warning.empty())
@@ -154,7 +154,7 @@ void trainer_state::on_nodes_silent(const std::map<std::uint32_t, std::string>& 
 }
 
 void trainer_state::on_node_answers(std::uint32_t node) {
-  // What the workers did meanwhile is unknown: nobody is said to hang because of it.
+  // The workers' progress meanwhile is unknown, so it must not count as a hang.
   hangs_.clear();
   if (coordinator_)
     act(coordinator_->on_node_answers(node, clock::now()));
@@ -162,7 +162,7 @@ void trainer_state::on_node_answers(std::uint32_t node) {
     use_capacity();
 }
 
-/// Where workers can be started there may be some missing.
+/// Uses new capacity for missing workers.
 void trainer_state::use_capacity() {
   is<trainer_phase::running>() ? act(coordinator_->on_capacity()) : place_again();
 }
@@ -254,9 +254,10 @@ void trainer_state::retry_finding_state(const error& reason) {
 void trainer_state::give_up_waiting_for_capacity() {
   if (is<trainer_phase::awaiting_capacity>())
     conclude_run(run_status::failed,
-                 {errc::unsatisfiable, "there was no capacity for the run's workers for longer than "
-                                       "scaling.wait_for_workers: start its caf-nodes and run it again, it goes on "
-                                       "from its latest checkpoint"});
+                 {errc::unsatisfiable,
+                  fmt::format("no capacity for the run's workers within {} s (scaling.wait_for_workers): start its "
+                              "caf-nodes and run it again; it continues from its latest checkpoint",
+                              std::chrono::duration<double>(config_.scaling.wait_for_workers).count())});
 }
 
 bool trainer_state::awaits_gpus() const {
@@ -265,7 +266,7 @@ bool trainer_state::awaits_gpus() const {
          });
 }
 
-/// Nodes that could not be reached over the data network are tried again after a while.
+/// Readmits nodes that were avoided because of a broken data network, once their pause is over.
 void trainer_state::end_cuts(clock::time_point now) {
   auto is_over = false;
   for (std::uint32_t node = 0; node < nodes_->roster().size(); ++node)

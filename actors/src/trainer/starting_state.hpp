@@ -42,17 +42,17 @@ struct other {
 struct starting_state {
   std::variant<beginning::fresh, beginning::own, beginning::other> source;
   step_id step;
-  /// What has computed the steps up to this one, oldest first.
+  /// The programs that have computed the steps up to this one, oldest first.
   std::vector<program_span> programs;
   /// The checkpoint of another run that this one began with, now or before; empty for none.
   std::string loaded_from;
   std::optional<resumed_plan> resumed;
-  /// What rank 0 had reported last when it was taken; empty unless it is of this run.
+  /// Rank 0's last metrics before the checkpoint; empty unless it is of this run.
   metric_map metrics;
   metric_steps metrics_from;
   /// How long the run had been training, in seconds.
   double seconds = 0;
-  /// The run was finished with `step` by a decision of its own.
+  /// The training function finished the run at `step`.
   bool is_finished = false;
   /// Newer checkpoints that could not be used, and why.
   std::vector<std::string> passed_over;
@@ -65,11 +65,11 @@ struct starting_state {
   [[nodiscard]] std::string directory() const;
 };
 
-/// Whether what writers of checkpoints have left that crashed is removed. Those of a run that goes on may still write.
+/// Whether to remove the leftovers of crashed checkpoint writers. During a takeover, writers may still be active.
 enum class abandoned_parts : std::uint8_t { remove, keep };
 
-/// Looks for the latest good checkpoint of the run, else for the one whose state is lent. Sets newer checkpoints aside
-/// that cannot be read. Fails where a checkpoint is there but must not, or cannot, be gone on from.
+/// Finds the latest good checkpoint of the run, or else the configured one of another run. Sets unreadable newer
+/// checkpoints aside. Fails if a checkpoint exists but the run must not, or cannot, continue from it.
 [[nodiscard]] expected<starting_state> find_starting_state(const run_directory& directory, const trainer_config& config,
                                                            const run_identity& identity, abandoned_parts abandoned);
 

@@ -18,18 +18,18 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-/// How long nodes are waited for once one of them has living workers.
+/// How long to wait for the other nodes once one of them has living workers.
 constexpr auto claim_patience = 1s;
 
-/// The journal is waited for so long; then workers hear what it does not say yet.
+/// How long to wait for the journal. Then actions are carried out although the journal lacks them.
 constexpr auto journal_patience = 1s;
 
-/// How long it takes until the connections of a driver are closed that has lost its run to another.
+/// How long a superseded driver gives its connections to close.
 constexpr auto closing_time = 500ms;
 
 } // namespace
 
-/// A worker ends with the node that its own driver hosts, and a driver without a grace period leaves none behind.
+/// Only workers on caf-nodes with a driver grace period outlive the driver, so only such runs keep a journal.
 bool trainer_state::keeps_journal() const {
   return !config_.cluster.nodes.empty() && config_.failure.driver_grace > 0ms;
 }
@@ -121,7 +121,7 @@ void trainer_state::decide_takeover() {
                          std::chrono::duration_cast<std::chrono::seconds>(config_.failure.driver_grace).count()));
 }
 
-/// Nobody is left of that run: it goes on from its latest checkpoint.
+/// No worker of that run is left: it continues from its latest checkpoint.
 void trainer_state::begin_anew() {
   record_ = {run_id{serialization::random_hex(16)}, config_.run, clock::now()};
   authority_.secret = serialization::random_hex(32);
@@ -146,7 +146,7 @@ void trainer_state::take_over() {
   for (const auto& each : state.members)
     places.push_back(each.place);
   phase_ = trainer_phase::running{{}};
-  // Later workers are told what the earlier ones began with.
+  // Later workers start with the same settings as the earlier ones.
   state_.step = state.began_at;
   record_.go_on_from(std::move(found.journal.history));
   record_.begin_from(state.began_at, state_.is_own() ? state_.directory() : std::string{}, state_.metrics,
@@ -196,7 +196,7 @@ void trainer_state::take_over() {
     message.place = layout_.place_of(place, state.generation, state.attempt, {});
     workers_.begin(*this, place.worker, message);
   }
-  workers_.inherit_commands(*this, record_.run(), state.commands, state.unsettled);
+  workers_.inherit_commands(*this, record_.run(), state.commands, state.outstanding);
   nodes_->adopt_all(opening());
   act(coordinator_->on_adopted(others, now));
   for (const auto& place : places)
@@ -213,7 +213,7 @@ void trainer_state::take_over() {
 }
 
 void trainer_state::end_missing(std::uint32_t node, const std::vector<worker_beat>& living) {
-  // What this leads to may change who is where.
+  // A copy: `ended` may change the places.
   const auto places = coordinator_->occupied();
   for (const auto& place : places)
     if (!is_concluding() && place.node == node && workers_.is_inherited(place.worker) &&
@@ -278,7 +278,7 @@ void trainer_state::on_superseded() {
   answer_wishes();
   record_.conclude(run_status::failed,
                    {errc::superseded, "another driver has taken the run over, and this one leaves it alone"});
-  // Before anybody is refused anything: the workers go on.
+  // Abandon the nodes first, so that no worker is refused while it trains for the new driver.
   nodes_->abandon();
   run_delayed(closing_time, [this] {
     request(actors_.files, caf::infinite, finish_run{record_.finish(clock::now()), true})

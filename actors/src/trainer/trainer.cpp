@@ -16,7 +16,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// How often silent nodes and hanging workers are looked for.
+/// How often to check for silent nodes and hanging workers.
 constexpr auto tick_interval = std::chrono::milliseconds{200};
 
 hang_settings hang_settings_of(const trainer_config& config) {
@@ -77,7 +77,7 @@ trainer_state::behavior_type trainer_state::make_behavior() {
 }
 
 void trainer_state::let_go() {
-  // Whoever holds a handle keeps this object: promises are not broken, nor files let go, by themselves.
+  // Handles keep this object alive, so fail promises and release files explicitly.
   workers_.fail_pending({errc::aborted, "the run is ending"});
   for (auto& [number, promise] : std::exchange(journal_.wishes, {}))
     promise.deliver(to_caf({errc::aborted, "the trainer was ended before its run"}));
@@ -145,7 +145,7 @@ void trainer_state::take_beat(const node_beat& beat) {
 void trainer_state::tick() {
   after(tick_interval, [this] { tick(); });
   const auto now = clock::now();
-  // Which nodes there are to ask is not known before.
+  // Before that, the set of nodes is unknown.
   if (!is<trainer_phase::looking>())
     nodes_->on_tick(now);
   place_first();
@@ -154,7 +154,7 @@ void trainer_state::tick() {
   if (!coordinator_ || is_concluding())
     return;
   act(coordinator_->on_tick(now));
-  // Workers that wait in a regroup wait for the driver, and are not to blame.
+  // Workers in a regroup wait for the driver, so they do not hang.
   if (!is_concluding() && coordinator_->goes_on() && !coordinator_->held() && !coordinator_->awaits_answers())
     for (const auto& finding : hangs_.check())
       deal_with(finding);
@@ -208,7 +208,7 @@ caf::result<plan_accepted> trainer_state::agree(const run_plan& plan) {
   auto is_joiner = plan.generation == generation_id{};
   if (!is_joiner && plan.generation != coordinator_->generation())
     workers_.plans().refuse(plan.worker, {errc::stale_generation, "this generation is over"});
-  // Nobody would answer a plan that comes after a failure, and its worker would wait for the end of the grace period.
+  // A plan after a failure would stay unanswered, and its worker would wait out the grace period.
   else if (!coordinator_->training() && !(is_joiner && coordinator_->goes_on()))
     workers_.plans().refuse(plan.worker, {errc::aborted, "the run is ending"});
   else
@@ -255,13 +255,13 @@ caf::result<void> trainer_state::hand_to_files(Message message) {
   auto promise = make_response_promise<void>();
   request(actors_.files, caf::infinite, std::move(message))
       .then([promise]() mutable { promise.deliver(); },
-            // Then the run is over.
+            // The run is over.
             [promise](const caf::error&) mutable { promise.deliver(); });
   return promise;
 }
 
 void trainer_state::finished(const worker_finished& message) {
-  // One that finished before the others lost a member has no later generation.
+  // A worker that finished before the others lost a member stays in the earlier generation.
   if (coordinator_ && message.run == record_.run() && message.generation <= coordinator_->generation())
     act(coordinator_->on_finished(message));
 }
@@ -277,7 +277,7 @@ void trainer_state::ended(const worker_ended& message) {
   anon_send(actors_.collectives, worker_gone{record_.run(), message.worker, static_cast<std::uint32_t>(holders)});
   const auto failures = coordinator_->failures().size();
   const auto actions = coordinator_->on_ended(message);
-  // Its replacement is placed by what is known of its node.
+  // Note the death first: it decides where the replacement is placed.
   if (node && coordinator_->failures().size() > failures)
     note_death_on(*node);
   act(actions);
@@ -312,7 +312,7 @@ void trainer_state::checkpointed(const checkpoint_outcome& outcome) {
 }
 
 void trainer_state::skipped(step_id step) {
-  // Once is enough for people: a slow device is slow every time.
+  // Notify the user only once: a slow device stays slow.
   if (record_.on_skipped_checkpoint() == 1)
     notify(severity::warning,
            fmt::format("the checkpoint of step {} is skipped, because the one before is still being written; so "
@@ -349,7 +349,7 @@ caf::result<void> trainer_state::resize(const resize_request& request) {
     notify(severity::warning, text);
     return to_caf({errc::invalid_argument, std::move(text)});
   }
-  // Later placements are for the new size.
+  // Later placements use the new size.
   const auto& configured = config_.scaling.num_workers;
   wanted_workers_ = configured.is_elastic() ? worker_range{std::min(configured.min, request.workers), request.workers}
                                             : worker_range{request.workers};

@@ -34,20 +34,20 @@
 
 namespace troupe::actors {
 
-/// What the trainer is doing. Members come and go in `running`: that is the coordinator's.
+/// The phases of the trainer. In `running`, the coordinator decides about members.
 namespace trainer_phase {
 
 struct idle {};
 
-/// A run is looked for that a driver before this one has left.
+/// Looks for a run of a previous driver.
 struct looking {};
 
-/// There is one. Its nodes are asked for its workers.
+/// A previous driver's run exists: asks its nodes for its workers.
 struct claiming_workers {
   /// With nodes as indices into the roster.
   run_journal journal;
   std::chrono::steady_clock::time_point since;
-  /// The nodes that may have workers of it, and have not answered.
+  /// The nodes that may have its workers and have not answered.
   std::set<std::uint32_t> awaited;
   /// By node.
   std::map<std::uint32_t, std::vector<worker_beat>> living = {};
@@ -66,7 +66,7 @@ struct claiming {};
 
 /// The nodes open the program.
 struct opening {
-  /// Nodes that are going away: the run begins with them, and moves on from there.
+  /// Nodes that are going away: the run begins on them, then moves its workers elsewhere.
   std::set<std::uint32_t> leaving;
 };
 
@@ -75,9 +75,9 @@ struct running {
   std::set<std::uint32_t> leaving;
 };
 
-/// Nobody was left. The latest checkpoint is looked for.
+/// All workers with the state are lost: looks for the latest checkpoint.
 struct finding_state {
-  /// The last notice about what is in the way.
+  /// The last notice about the obstacle.
   std::string announced;
 };
 
@@ -180,7 +180,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void ended(const worker_ended& message);
   void note_death_on(std::uint32_t node);
   caf::result<void> show(worker_output output);
-  /// Whoever sent it is answered when it is written: that is the back pressure.
+  /// Answers the sender when the message is written, as back pressure.
   template <class Message>
   caf::result<void> hand_to_files(Message message);
   void checkpointed(const checkpoint_outcome& outcome);
@@ -189,10 +189,10 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void take_beat(const node_beat& beat);
   void tick();
   void deal_with(const hang_finding& finding);
-  /// One worker, or all if nobody is at fault.
+  /// Asks one worker, or all if none is at fault.
   void ask_what_they_do(std::optional<worker_id> one);
   void conclude_run(run_status status, error reason);
-  /// For those who repeat a command and wonder why nothing happens.
+  /// Explains to a user who repeats a command why nothing happens.
   void tell_if_nothing_was_left();
   void deliver(const run_result& result);
 
@@ -202,17 +202,17 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void gather();
   void claim_workers(directory_taken_over& found);
   void on_node_claimed(std::uint32_t node, const std::vector<worker_beat>& living) override;
-  /// Once it is known whether workers live.
+  /// Takes over or begins anew, once it is known whether workers live.
   void decide_takeover();
   void take_over();
   void begin_anew();
-  /// Those who were members and do not live have ended while there was no driver.
+  /// Reports the ends of members that ended while the run had no driver.
   void end_missing(std::uint32_t node, const std::vector<worker_beat>& living);
   void on_superseded() override;
-  /// Starts writing what the journal has to say.
+  /// Starts writing the journal if its content has changed.
   void write_journal();
   [[nodiscard]] run_journal journal_of(control_state state) const;
-  /// What nodes get that open the run.
+  /// The message with which nodes open the run.
   [[nodiscard]] run_nodes::opening opening() const;
 
   // starting.cpp
@@ -232,7 +232,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void begin_with(std::vector<worker_place> places);
   void begin_in(claimed_directory& claimed);
   void begin_from(starting_state state);
-  /// Who is where from now on, and what carries the gradients between them.
+  /// Sets the places of the workers and chooses the transport of their gradients.
   expected<void> lay_out(std::vector<worker_place> places);
   /// Starts processes in these places. The coordinator knows of them.
   void start(const std::vector<worker_place>& places);
@@ -290,20 +290,19 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void add(generation_record record);
   void fence(worker_id worker, const std::string& why);
   void abort_workers(const error& reason);
-  /// Whoever waits for an address, or for a checkpoint that a lost worker will not complete, is answered: all have to
-  /// report.
+  /// Fails requests that wait for a lost worker, for addresses or a checkpoint, so that all workers can report.
   void end_waits_of(generation_id generation);
-  /// Nobody is given up for it: user code may take its time before it comes to a call that reports.
+  /// Only notifies: user code may take long until it reaches a call that reports.
   void complain_about_reports();
   [[nodiscard]] generation_started generation_now() const;
 
   std::string function_;
   trainer_config config_;
   trainer_services services_;
-  /// As configured, or as the last resize wants it.
+  /// As configured, or as set by the last resize.
   worker_range wanted_workers_;
   struct {
-    /// Workers prove that they know it.
+    /// The run's secret, which workers must prove to know.
     std::string secret;
     run_claim claim;
   } authority_;
@@ -327,9 +326,9 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   std::optional<run_coordinator> coordinator_;
   struct {
     journal_gate gate;
-    /// Why it could not be written last; empty if it could.
+    /// Why the last write failed; empty if it succeeded.
     std::string problem;
-    /// Who has asked for something that it does not say yet.
+    /// Requests whose decisions the journal does not contain yet, by version.
     std::deque<std::pair<std::uint64_t, caf::typed_response_promise<void>>> wishes;
   } journal_;
   hang_watch hangs_;

@@ -24,7 +24,7 @@ abort_escalation::decision abort_escalation::go_to(stage next, clock::time_point
     ends_at_ += limits_.abort;
     break;
   case stage::request_exit:
-    ends_at_ += limits_.leave;
+    ends_at_ += limits_.exit_permit;
     break;
   case stage::copy_out:
     ends_at_ += limits_.copy;
@@ -66,7 +66,7 @@ abort_escalation::decision abort_escalation::at(clock::time_point now) {
     // No answer: the run is over, or unreachable. Copying costs seconds; losing the state costs more.
     return go_to(stage::copy_out, now,
                  fmt::format("no exit permit within {}: the state is copied out, in case no other process has it",
-                             text_of(limits_.leave)));
+                             text_of(limits_.exit_permit)));
   case stage::copy_out:
     return go_to(stage::end_process, now,
                  fmt::format("the state was not copied out within {}: {}", text_of(limits_.copy), what_is_lost));

@@ -7,23 +7,23 @@
 namespace troupe::collectives {
 
 /// Decides how to end an NCCL group that was given up, stage by stage: revoke it if the version can, then abort it,
-/// each with a deadline of our own because both have been seen to hang. If neither returns, its kernels may still write
-/// and this process has to end. It requests an exit permit first, so that hanging processes do not all die at once; if
-/// it is the last holder of the state, the state is copied out on a separate stream. Work on a device that does not end
-/// enters at the permit stage. A plain class: its driver does the work and reports results and the time.
+/// each with our own deadline because both have been seen to hang. If neither returns, its kernels may still write, so
+/// this process must end. It requests an exit permit first, so that hanging processes do not all end at once; if it is
+/// the last holder of the state, the state is copied out on a separate stream. Hanging work on a device enters at the
+/// permit stage. A plain class: its driver does the work and reports results and the time.
 class abort_escalation {
  public:
   using clock = std::chrono::steady_clock;
 
   struct deadlines {
     std::chrono::milliseconds abort = std::chrono::seconds{5};
-    std::chrono::milliseconds leave = std::chrono::seconds{30};
+    std::chrono::milliseconds exit_permit = std::chrono::seconds{30};
     std::chrono::milliseconds copy = std::chrono::seconds{60};
   };
 
   enum class stage : std::uint8_t { none, revoke, abort, request_exit, copy_out, end_process, done };
 
-  /// What to do now. The same stage again means: keep waiting.
+  /// The next stage. The same stage again means: keep waiting.
   struct decision {
     stage what = stage::none;
     /// To be logged; empty if nothing is new.

@@ -205,7 +205,7 @@ void basic_device_group::abort(error reason) noexcept {
   static_cast<void>(fail_with(std::move(reason)));
 }
 
-void basic_device_group::settle(const device_stream& stream) noexcept {
+void basic_device_group::drain(const device_stream& stream) noexcept {
   if (is_process_ending_)
     return;
   auto event = record_event(stream.handle());
@@ -216,7 +216,7 @@ void basic_device_group::settle(const device_stream& stream) noexcept {
     const auto done = (*event)->has_completed();
     return !done || *done;
   };
-  for (const auto ends_at = clock::now() + on_hang_.settle_deadline; clock::now() < ends_at;) {
+  for (const auto ends_at = clock::now() + on_hang_.drain_deadline; clock::now() < ends_at;) {
     if (is_done())
       return;
     std::this_thread::sleep_for(pause_between_looks);
@@ -225,7 +225,7 @@ void basic_device_group::settle(const device_stream& stream) noexcept {
   // loss.
   abort_escalation escalation{false, limits_of(on_hang_)};
   const auto why = fmt::format("work on the device has not ended within {} ms after the group was given up",
-                               on_hang_.settle_deadline.count());
+                               on_hang_.drain_deadline.count());
   is_process_ending_ = escalate(escalation, escalation.begin_with_permit(why, clock::now()), on_hang_, named(),
                                 {{}, {}, is_done}) == escalation_end::ends_process;
 }

@@ -72,7 +72,7 @@ class basic_device_group : public device_group {
   /// Creates the group's streams. Called once, by the factory.
   [[nodiscard]] expected<void> open();
 
-  /// A running reduction. What it points to lives until `finish` has returned; the rest are copies.
+  /// A running reduction. Its pointers stay valid until `finish` has returned; the rest are copies.
   struct reduction {
     /// "reduce_leaves #12 (part 3)".
     std::string call;
@@ -100,8 +100,8 @@ class basic_device_group : public device_group {
   /// On the group's thread, repeatedly while it waits: reports other failures.
   [[nodiscard]] virtual expected<void> look_around() { return state(); }
   /// On the group's thread, after a failure: returns once the work on the streams has ended or hangs.
-  virtual void let_go() noexcept { settle(stream_); }
-  /// After the first failure: wakes whatever does not check `state`.
+  virtual void let_go() noexcept { drain(stream_); }
+  /// After the first failure: wakes threads that do not check `state`.
   virtual void wake() noexcept {}
   [[nodiscard]] virtual pending_call start(std::function<expected<void>()> job) { return jobs_.start(std::move(job)); }
 
@@ -121,7 +121,7 @@ class basic_device_group : public device_group {
   [[nodiscard]] expected<void> mark(stream_handle stream, waits_for whom);
   [[nodiscard]] expected<device_event*> record_event(stream_handle stream) { return events_.record(stream); }
   /// Returns once all work on `stream` is done. If it hangs, ends this process.
-  void settle(const device_stream& stream) noexcept;
+  void drain(const device_stream& stream) noexcept;
   /// Ends the jobs. The first call in a destructor.
   void stop() noexcept;
   [[nodiscard]] std::string named() const;
@@ -131,7 +131,7 @@ class basic_device_group : public device_group {
   const std::uint32_t world_size_;
   const generation_id generation_;
   const hang_policy on_hang_;
-  /// On the group's thread: the process is ending; nothing is waited for any more.
+  /// On the group's thread: the process is ending, so waits are skipped.
   bool is_process_ending_ = false;
   std::atomic<std::chrono::milliseconds> deadline_;
   std::string name_;

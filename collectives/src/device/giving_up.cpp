@@ -42,13 +42,13 @@ struct report {
 
 void request_exit(const hang_policy& policy, const std::shared_ptr<report>& shared) {
   std::thread{[ask = policy.request_exit, shared] {
-    auto leave = ask ? ask() : fail(errc::not_found, "no collectives actor to ask");
+    auto permit = ask ? ask() : fail(errc::not_found, "no collectives actor to ask");
     {
       const std::lock_guard lock{shared->mutex};
-      shared->is_last_holder = leave && leave->is_last_holder;
-      shared->why = leave ? std::string{} : leave.error().message;
+      shared->is_last_holder = permit && permit->is_last_holder;
+      shared->why = permit ? std::string{} : permit.error().message;
     }
-    shared->end(stage::request_exit, leave.has_value());
+    shared->end(stage::request_exit, permit.has_value());
   }}.detach();
 }
 

@@ -9,8 +9,8 @@
 
 namespace troupe::collectives {
 
-/// The calls of an abort escalation; they return whether they worked. The first two may never return, so each runs on a
-/// thread of its own, which is then left behind; they must own what they use.
+/// The calls of an abort escalation; they return whether they succeeded. The first two may never return, so each runs
+/// on a detached thread and must own what it uses.
 struct escalation_calls {
   std::function<bool()> revoke;
   std::function<bool()> abort;
@@ -19,7 +19,7 @@ struct escalation_calls {
 };
 
 enum class escalation_end : std::uint8_t {
-  /// Nothing writes any more.
+  /// No kernel or copy writes any more.
   let_go,
   /// The same, and the group can be shrunk.
   revoked,
@@ -30,8 +30,8 @@ enum class escalation_end : std::uint8_t {
 /// The deadlines of an escalation under this policy.
 [[nodiscard]] abort_escalation::deadlines limits_of(const hang_policy& policy);
 
-/// Drives an escalation that has begun with `first` to its end, however long that takes. Requests the exit permit,
-/// copies the state out and ends the process through `policy`. `who` starts the message of a process that ends.
+/// Drives an escalation that has begun with `first` to its end; blocks until then. Requests the exit permit, copies the
+/// state out and ends the process through `policy`. `who` begins the last message of a process that ends.
 [[nodiscard]] escalation_end escalate(abort_escalation& escalation, abort_escalation::decision first,
                                       const hang_policy& policy, const std::string& who, const escalation_calls& calls);
 

@@ -10,7 +10,7 @@
 
 namespace troupe::collectives {
 
-/// What a stream waits for before it reaches an event.
+/// The work for which a stream waits before it reaches an event.
 enum class waits_for : std::uint8_t { own_gpu, peers };
 
 /// How far the running reductions have come, to tell a slow GPU from a slow peer. Used on the group's thread, except

@@ -8,8 +8,8 @@
 
 namespace troupe::collectives {
 
-/// What one rank sends and receives to reduce a part of a bucket by messages between devices: slices of partial sums go
-/// to their owners, which finish the tree, and finished slices go to all. A pure function of what all ranks know.
+/// The messages of one rank to reduce a part of a bucket between devices: slices of partial sums go to their owners,
+/// which finish the tree, and finished slices go to all. A pure function of data that all ranks have.
 struct device_schedule {
   /// Up to this size every rank gets everything and finishes the whole part: one round instead of two.
   static constexpr std::uint64_t one_round_limit_bytes = 16 << 10;

@@ -227,8 +227,8 @@ class staged_device_group final : public basic_device_group {
   }
 
   void let_go() noexcept override {
-    settle(down_);
-    settle(stream_);
+    drain(down_);
+    drain(stream_);
   }
 
   void wake() noexcept override {
@@ -269,7 +269,7 @@ class staged_device_group final : public basic_device_group {
   communicator& host_;
   device_stream down_;
   std::array<lane, most_lanes> lanes_;
-  /// Started when something first has to go through them.
+  /// Started on first use.
   std::unique_ptr<helper_threads> helpers_;
 };
 

@@ -18,7 +18,7 @@ using clock = std::chrono::steady_clock;
 /// From NCCL 2.30 on, two ranks on one device are allowed, as an experiment.
 constexpr int first_with_shared_devices = 23000;
 
-/// What the ranks exchange before the group is formed.
+/// The data that the ranks exchange before the group is formed.
 struct introduction {
   std::uint64_t generation = 0;
   std::uint32_t world_size = 0;
@@ -67,7 +67,7 @@ std::optional<std::vector<int>> plan_shrink(const std::vector<introduction>& ran
   return lost;
 }
 
-/// What NCCL reads and writes in the background. Leaked if nobody waits for its end.
+/// Memory that NCCL uses in the background. Leaked if the call's end is not awaited.
 struct request {
   comm made = nullptr;
   nccl::config config;
@@ -88,7 +88,8 @@ class formation {
             const address_exchange& exchange, const std::string& who)
       : api_(std::move(api)), where_(std::move(where)), options_(options), exchange_(exchange), who_(who) {}
 
-  /// All ranks, by rank. They are checked: they form one group, with a device each where NCCL demands it.
+  /// Exchanges the introductions of all ranks, and checks that they form one group, with one device each where NCCL
+  /// requires it.
   expected<std::vector<introduction>> introduce(const previous_group& previous) const {
     const introduction mine{options_.generation.value, options_.world_size, where_->info().uuid, api_->version,
                             previous.generation,       previous.rank,       previous.world_size};

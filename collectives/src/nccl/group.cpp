@@ -78,7 +78,7 @@ expected<void> nccl_device_group::connect(nccl_options& options, const address_e
   TROUPE_TRY(where_->make_current());
   nccl::previous_group previous;
   if (old != nullptr) {
-    // Ends whatever it is still doing.
+    // Ends its pending work.
     static_cast<void>(old->finish());
     if (old->has_failed())
       old->let_go();
@@ -102,7 +102,7 @@ expected<void> nccl_device_group::grouped(const std::string& what, clock::time_p
       return refused(*library_, "ncclGroupStart", code);
     outcome made;
     calls(held.group, made);
-    // Also after a failed call: the group has to be closed.
+    // Even after a failed call, the group must be closed.
     made.note("ncclGroupEnd", library_->group_end());
     if (made.code != nccl::success)
       return refused(*library_, made.call, made.code);
@@ -241,7 +241,7 @@ void nccl_device_group::let_go() noexcept {
   if (!end)
     return;
   is_process_ending_ = is_process_ending_ || end == nccl::owned_comm::state::process_ends;
-  settle(stream_);
+  drain(stream_);
 }
 
 } // namespace

@@ -48,7 +48,7 @@ struct config {
   int cga_cluster_size = undefined;
 };
 
-/// The library's functions. Those that older versions lack may be null.
+/// The library's functions. Functions that older versions lack may be null.
 struct library {
   int version = 0;
 
@@ -91,7 +91,7 @@ struct library {
 [[nodiscard]] data_type type_of(dtype type) noexcept;
 
 /// The error of a call that returned `code`. NCCL reports connections that break because a peer died as remote errors
-/// or as system errors, which become `loss`: the driver knows in either case who is lost.
+/// or as system errors, which become `loss`: in either case the driver knows the lost worker.
 [[nodiscard]] tl::unexpected<error> refused(const library& api, const char* call, result code,
                                             errc loss = errc::aborted);
 

@@ -16,15 +16,15 @@
 
 namespace troupe::collectives::nccl {
 
-/// Aborts a communicator without running work. If NCCL hangs in it, it harms nobody: this returns after `limit`.
+/// Aborts a communicator without running work. Returns after `limit` even if NCCL hangs.
 void abort_idle(std::shared_ptr<const library> api, std::shared_ptr<device> where, comm group,
                 std::chrono::milliseconds limit) noexcept;
 
-/// The owner of one communicator until a thread takes it to end it. A thread of its own ends the communicator after
-/// `give_up`, revoked if possible. From any thread, except for `own` and destruction.
+/// Owns one communicator until a thread takes it over to end it. After `give_up`, a separate thread ends the
+/// communicator, revoked if possible. From any thread, except for `own` and destruction.
 class owned_comm {
  public:
-  /// `who` names the group in the message of a process that has to end.
+  /// `who` names the group in the message of a process that must end.
   owned_comm(std::shared_ptr<const library> api, std::shared_ptr<device> where, hang_policy on_hang, std::string who);
   owned_comm(const owned_comm&) = delete;
   owned_comm& operator=(const owned_comm&) = delete;

@@ -66,7 +66,7 @@ expected<void> shm_bucket::show(std::uint32_t rank, std::uint64_t offset) {
       return ::mmap(view_ + slice.first, whole_pages(slice.size_bytes()), access, MAP_SHARED | MAP_FIXED,
                     group_->members().generation_fd(rank), at) != MAP_FAILED;
     };
-    // Nobody writes here, but most drivers pin only memory that could be written.
+    // Not written here, but most drivers pin only writable memory.
     const auto is_shown = (group_->has_results_for_devices() && map(PROT_READ | PROT_WRITE)) || map(PROT_READ);
     if (!is_shown)
       return fail(system_error(fmt::format("mapping the result of rank {}", rank)));

@@ -12,7 +12,7 @@
 namespace troupe::collectives {
 
 /// A bucket whose slices stay in the memory of the ranks that finished them. The slices are mapped side by side, so it
-/// is contiguous and nothing is copied. The mappings keep the memory alive, whatever happens to its owners.
+/// is contiguous and nothing is copied. The mappings keep the memory alive even if its owners end.
 class shm_bucket final : public reduced_bucket {
  public:
   /// `slices[part][rank]` is the slice that a rank finishes of a part. Bounds are multiples of the page size, or the

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <type_traits>
 
-/// What one rank shows to the others on its host: the start of its generation's file. Only this rank writes it. The
-/// others map it read-only, so no rank, dead, revived or broken, can write to another rank's memory. Exception: with
-/// `shm_options::results_for_devices` the file is not sealed against writing, because drivers pin only memory that
-/// could be written. Peers map it read-only then, too, except for the results.
+/// The memory that one rank shares with the others on its host: the start of its generation's file. Only this rank
+/// writes it. The others map it read-only, so no rank, even a broken one, can write to another rank's memory.
+/// Exception: with `shm_options::results_for_devices` the file is not sealed against writing, because drivers pin only
+/// writable memory. Peers then map everything but the results read-only.
 namespace troupe::collectives::shm {
 
 inline constexpr std::uint64_t magic = 0x3150555254ull;
@@ -37,7 +37,7 @@ inline constexpr std::uint32_t channel_messages = 64;
 /// The collective calls that a rank remembers, for peers that detect a mismatch later.
 inline constexpr std::uint32_t remembered_calls = 64;
 
-/// A rank's contribution to one rendezvous. What every peer reads first is in one cache line.
+/// A rank's contribution to one rendezvous. The fields that peers read first share one cache line.
 struct alignas(64) posting {
   call_record call;
   /// A digest of all collective calls that this rank has begun.

@@ -65,7 +65,7 @@ shm_group::shm_group(const shm_options& options, std::unique_ptr<shm_members> me
       deadline_(options.deadline) {}
 
 expected<void> shm_group::begin(const call_record& call) {
-  // A call after the group has failed is not recorded: the record keeps the one that failed.
+  // Do not record calls after the failure, so that the record keeps the call that failed.
   if (has_failed())
     return state();
   const auto now = recent_time();
@@ -209,8 +209,8 @@ void shm_group::wake(std::uint32_t peer, const std::atomic<std::uint32_t>& word)
     shm::futex_wake_all(word);
 }
 
-/// Whether a peer has given up, or the awaited one is gone. It does not count as a loss if what it did before has
-/// arrived: `word` is then no longer `seen`.
+/// Checks whether a peer has given up or the awaited one has ended. Its end is no loss if its last word has arrived:
+/// `word` then differs from `seen`.
 expected<void> shm_group::check_peers(std::uint32_t waits_for, const std::atomic<std::uint32_t>& word,
                                       std::uint32_t seen) {
   for (std::uint32_t r = 0; r < size(); ++r) {
@@ -268,8 +268,8 @@ expected<void> shm_group::check_crossing(std::uint32_t peer, const std::atomic<s
 expected<void> shm_group::check_deadline(std::uint32_t peer) {
   if (std::chrono::steady_clock::now() < ends_at_)
     return {};
-  // The ranks that are furthest behind block all others, so only they are blamed. If all have begun this call, blame
-  // those that make no progress in it.
+  // The ranks that are furthest behind block all others, so report only them. If all have begun this call, report the
+  // ranks that make no progress in it.
   auto least = shm::is_collective(call_) ? call_.sequence : 0;
   for (std::uint32_t r = 0; r < size(); ++r)
     if (r != rank())

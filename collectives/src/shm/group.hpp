@@ -15,8 +15,8 @@ namespace troupe::collectives {
 /// One rank's view of the ranks on its host: their memory, and rendezvous with them. Used by one thread, except for
 /// `abort`, `record` and const members. The first failure is final.
 ///
-/// A rendezvous is a point that all ranks reach: each counts its own in its control block and waits for the others'
-/// counts. A rank that has passed it sees everything that the others wrote before they reached it.
+/// At a rendezvous, each rank increments the count in its control block and waits for the others' counts. A rank that
+/// has passed it sees everything that the others wrote before they reached it.
 class shm_group {
  public:
   [[nodiscard]] static expected<std::shared_ptr<shm_group>> connect(const shm_options& options,
@@ -53,7 +53,7 @@ class shm_group {
   /// The same with words, at most `shm::max_words`: each becomes its maximum over all ranks.
   [[nodiscard]] expected<void> post_maximum(const call_record& call, std::span<std::uint64_t> words);
 
-  /// What a rank posted for the last `post`; valid until the next but one.
+  /// A rank's posting of the last `post`; valid until the next but one.
   [[nodiscard]] const shm::posting& posting_of(std::uint32_t rank) const noexcept;
   [[nodiscard]] const std::byte* slot_of(std::uint32_t rank) const noexcept;
 

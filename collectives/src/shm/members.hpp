@@ -31,8 +31,8 @@ class mapped_file {
   std::uint64_t size_bytes_ = 0;
 };
 
-/// The ranks of one host and what they share: their memory, control blocks and processes. Does not change until its
-/// end, which peers see as this rank's leaving.
+/// The ranks of one host, with their memory, control blocks and processes. Constant until its destruction, which peers
+/// see as this rank's leaving.
 class shm_members {
  public:
   [[nodiscard]] static expected<std::unique_ptr<shm_members>> connect(const shm_options& options,

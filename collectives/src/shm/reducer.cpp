@@ -92,7 +92,7 @@ expected<void> shm_reducer::reduce(const call_record& call, const tree_reduction
   return {};
 }
 
-/// Operands travel in the control block, which nobody overwrites until all have read it: one rendezvous.
+/// Operands travel in the control block, which is not overwritten before all have read it: one rendezvous.
 expected<void> shm_reducer::reduce_small(const call_record& call, const tree_reduction& what,
                                          std::span<const std::byte* const> mine, byte_range part,
                                          std::span<std::byte* const> outs) {
@@ -108,7 +108,7 @@ expected<void> shm_reducer::reduce_small(const call_record& call, const tree_red
   return {};
 }
 
-/// Writes the locations of this rank's operands to the next posting; copies those that the peers cannot read.
+/// Writes the locations of this rank's operands to the next posting; copies operands that the peers cannot read.
 expected<void> shm_reducer::offer(const tree_reduction& what, std::span<const std::byte* const> mine, byte_range part) {
   if (mine.size() > shm::max_sources)
     return group_->fail_with(
@@ -226,7 +226,7 @@ expected<void> shm_reducer::all_reduce_staged(const call_record& call, const tre
   return {};
 }
 
-/// Memory in the generation's file. Nobody still reads the old block: a call ends when all ranks have read.
+/// Reserves memory in the generation's file. The old block can be freed: a call ends when all ranks have read.
 expected<std::byte*> shm_reducer::reserve(std::byte*& block, std::uint64_t& room, std::uint64_t size_bytes) {
   if (room >= size_bytes)
     return block;

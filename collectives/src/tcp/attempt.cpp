@@ -155,7 +155,7 @@ attempt::outcome attempt::shake_hands(tls_handshake& tls) {
   case tls_session::state::done:
     break;
   }
-  // Somebody else with the same name may have been faster.
+  // Another connection with the same name may have been faster.
   if (!dialled_)
     if (const auto why = group_.objects(*name_); why != refusal::none)
       return failure_of(why);

@@ -18,8 +18,8 @@
 
 namespace troupe::collectives::tcp {
 
-/// A connection while it is made: TCP's connect, the proof of the secret, TLS. What the peer sends is read message by
-/// message, never more than the next one. The owner polls `fd` for what `wants_to_write` says, and calls `advance`.
+/// A connection that is being made: TCP's connect, the proof of the secret, TLS. Reads one message at a time and never
+/// beyond it. The owner polls `fd`, for writing if `wants_to_write`, and calls `advance`.
 class attempt {
  public:
   using clock = std::chrono::steady_clock;
@@ -32,16 +32,16 @@ class attempt {
   struct failed {
     refusal why;
     std::string text;
-    /// Of the system, if nobody answered.
+    /// The system's error, if the peer did not answer.
     int system_code = 0;
   };
-  /// Nothing: it goes on.
+  /// Empty: the attempt continues.
   using outcome = std::variant<std::monostate, ready, failed>;
 
   /// Why a peer that has proved that it belongs to the run is not taken all the same.
   using objection = std::function<refusal(const connection_name&)>;
 
-  /// What all attempts of a group share; they must outlive it.
+  /// The data shared by all attempts of a group, which must outlive them.
   struct group {
     const tcp_options& options;
     const group_identity& identity;

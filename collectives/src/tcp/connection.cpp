@@ -208,7 +208,7 @@ bool connection::advance() {
       now_ = place;
     } else {
       frame_header header;
-      // Nothing is taken from the stream that nobody waits for: it stays with the sender.
+      // Read only what a receive waits for; the rest stays with the sender.
       if (wanted_.empty() || buffer_end_ - buffer_begin_ < sizeof(header))
         return has_advanced;
       take_buffered(reinterpret_cast<std::byte*>(&header), sizeof(header));

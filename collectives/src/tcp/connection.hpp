@@ -31,7 +31,7 @@ struct frame_header {
   std::uint32_t reserved = 0;
 };
 
-/// What a connection reports to its owner. Called by the thread that moves the bytes.
+/// The events of a connection. Called by the thread that moves the bytes.
 class connection_events {
  public:
   /// The memory of this message is filled or no longer needed.
@@ -44,8 +44,8 @@ class connection_events {
   ~connection_events() = default;
 };
 
-/// The messages to and from one peer, over a channel. Nothing here waits: the owner calls `write` and `read` when it
-/// waits for this peer, and sleeps in `poll` when neither moves anything.
+/// The messages to and from one peer, over a channel. Never blocks: the owner calls `write` and `read` while it waits
+/// for this peer, and sleeps in `poll` when neither makes progress.
 ///
 /// Receives are posted first, so that payload goes straight from the socket to its place. A message that arrives before
 /// its receive is kept, if it is small; a large one waits in the socket, and with it all that follows. Messages with
@@ -82,7 +82,7 @@ class connection {
     return !wanted_.empty() || std::holds_alternative<filling>(now_);
   }
 
-  /// Whether the head of the stream is a message that nobody has asked for and that is too large to keep.
+  /// Whether the head of the stream is a message without a receive that is too large to keep.
   [[nodiscard]] bool is_blocked() const noexcept { return std::holds_alternative<parked>(now_); }
 
   /// The peer was seen to have closed its side.
@@ -118,11 +118,11 @@ class connection {
     frame_header header;
     std::unique_ptr<std::byte[]> data;
 
-    /// What counts towards the limit.
+    /// The size that counts towards the limit.
     [[nodiscard]] std::uint64_t cost_bytes() const noexcept { return header.size_bytes + sizeof(header); }
   };
 
-  // What the stream is in the middle of.
+  // The states of the incoming stream.
   struct between_messages {};
   struct filling {
     std::byte* at = nullptr;
@@ -160,7 +160,7 @@ class connection {
   connection_events& events_;
 
   std::deque<outgoing_message> outgoing_;
-  /// What the channel has taken of the first one, its header included.
+  /// Bytes of the first message that the channel has taken, including its header.
   std::uint64_t written_bytes_ = 0;
 
   std::vector<wanted_message> wanted_;

@@ -19,13 +19,12 @@ namespace {
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-/// Connections that have not proved anything, beyond those that are expected. On a busy host a member may take seconds
-/// for its turn.
+/// Limits of unauthenticated connections, beyond the expected ones. On a busy host a member may take seconds to answer.
 unproven_limits limits_of(std::size_t expected_connections) {
   return {.in_all = 128 + expected_connections, .of_source = 64 + expected_connections, .time = 5s};
 }
 
-/// What a connection has for the handshake that this rank dials, and waits for its peer's turn: four round trips.
+/// The time limit of a handshake on a connection that this rank dials: four round trips, and the wait for a busy peer.
 constexpr auto dial_time = 15s;
 
 /// Between two attempts to reach a member.
@@ -74,7 +73,7 @@ class former {
   }
 
  private:
-  /// The state of one connection that this rank is to dial.
+  /// The state of one connection that this rank dials.
   struct dial {
     clock::time_point next_at{};
     bool is_running = false;
@@ -130,7 +129,7 @@ class former {
         heard_[peer] = now;
   }
 
-  /// For the time that a member has to answer, or a part of it: 2 for half.
+  /// Whether a member has been silent for its answer time, or a fraction of it: `part` 2 means half.
   [[nodiscard]] bool is_silent(std::uint32_t peer, clock::time_point now, int part = 1) const {
     return options_.answer_deadline && now - heard_[peer] >= *options_.answer_deadline / part;
   }

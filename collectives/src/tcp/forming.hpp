@@ -34,11 +34,10 @@ class refusals {
 /// The members of a group and where they listen, by rank; none for this rank and those it does not connect to.
 using member_addresses = std::vector<std::optional<address>>;
 
-/// Connects to all members in parallel, in one thread and one `poll`: the higher rank of a pair dials the lower one.
-/// Whoever connects to `own` has five seconds for the handshake and gets nothing else. The number of connections in
-/// handshake is limited, for each address and for all; beyond it the oldest one goes, so that strangers who stay silent
-/// do not keep the members out. Members dial again after a failure, until the deadline, or until a
-/// member has been silent for `answer_deadline`.
+/// Connects to all members in parallel, in one thread and one `poll`: the higher rank of a pair dials the lower one. A
+/// connection to `own` has five seconds for the handshake. The number of connections in handshake is limited, per
+/// address and in total; beyond the limit the oldest one is closed, so that silent strangers do not keep members out.
+/// Members dial again after a failure, until the deadline, or until a member has been silent for `answer_deadline`.
 [[nodiscard]] expected<std::vector<peer_channels>> form_group(const tcp_options& options, listener own,
                                                               const member_addresses& members);
 

@@ -11,12 +11,12 @@
 #include <variant>
 #include <vector>
 
-/// How two ranks prove to each other that they know the run's secret, as two state machines without sockets or clocks.
-/// The rank that dials sends a hello (who it is, whom it wants, a nonce). The other answers with its own nonce and a
-/// MAC over both; the first answers with another MAC; the second says welcome. The MACs are HMAC-SHA-256, keyed with
-/// the secret, over everything said so far and the side that speaks, so nothing of an earlier handshake is of use in a
-/// later one. All messages have a fixed size: an unauthenticated peer gets no more than `hello_bytes` + `proof_bytes`
-/// read.
+/// The handshake by which two ranks prove to each other that they know the run's secret, as two state machines without
+/// sockets or clocks. The dialling rank sends a hello (its own name, the peer's name, a nonce). The other answers with
+/// its own nonce and a MAC over both; the first answers with another MAC; the second sends a welcome. The MACs are
+/// HMAC-SHA-256, keyed with the secret, over all earlier messages and the sender's side, so that messages cannot be
+/// replayed. All messages have a fixed size: at most `hello_bytes` + `proof_bytes` are read from an unauthenticated
+/// peer.
 namespace troupe::collectives::tcp {
 
 inline constexpr std::size_t nonce_bytes = 32;
@@ -61,7 +61,7 @@ inline constexpr std::size_t refusal_count = 13;
 /// "does not know the run's secret".
 [[nodiscard]] std::string_view to_string(refusal x) noexcept;
 
-/// What both sides know before they connect.
+/// The data that both sides have before they connect.
 struct group_identity {
   std::array<std::byte, 32> handshake_key;
   std::array<std::byte, 32> tls_key;
@@ -84,7 +84,7 @@ struct connection_name {
   bool operator==(const connection_name&) const = default;
 };
 
-/// What a side does after a message. `reply` is sent in any case.
+/// The outcome of a message. `reply` is sent in any case.
 struct goes_on {
   std::vector<std::byte> reply;
 };

@@ -28,12 +28,12 @@ class outgoing_records {
   int flush();
 
  private:
-  /// What the socket takes in one call.
+  /// The size of one write to the socket.
   static constexpr std::size_t outgoing_bytes = 64 << 10;
 
   const int socket_;
   std::unique_ptr<char[]> data_ = std::make_unique_for_overwrite<char[]>(outgoing_bytes);
-  /// What the socket has taken, and what there is.
+  /// The range that the socket has not taken yet.
   std::size_t begin_ = 0;
   std::size_t size_ = 0;
 };

@@ -27,7 +27,7 @@ namespace {
 constexpr std::array<unsigned char, 2> cipher_id = {0x13, 0x01};
 constexpr auto cipher_name = "TLS_AES_128_GCM_SHA256";
 
-/// What one read takes from the socket.
+/// The size of one read from the socket.
 constexpr std::size_t incoming_bytes = 128 << 10;
 
 template <auto Release>
@@ -365,7 +365,7 @@ class psk_channel final : public tls_channel {
   std::vector<std::byte> incoming_;
   std::size_t incoming_begin_ = 0;
   std::size_t incoming_end_ = 0;
-  /// What a record carried that the caller had no room for.
+  /// The rest of a record that did not fit into the caller's buffers.
   std::vector<char> rest_;
   std::size_t rest_begin_ = 0;
   socket_state arriving_ = socket_state::may_have_more;
@@ -384,7 +384,7 @@ int use_session(SSL* ssl, const EVP_MD*, const unsigned char** id, std::size_t* 
   return *session != nullptr ? 1 : 0;
 }
 
-/// The server knows one name and one key: those of the peer that has proved itself on this connection.
+/// Finds the only session that the server accepts: the name and key of this connection's authenticated peer.
 int find_session(SSL* ssl, const unsigned char* id, std::size_t id_bytes, SSL_SESSION** session) {
   const auto& channel = channel_of(ssl);
   const auto offered = std::as_bytes(std::span{id, id_bytes});
@@ -443,7 +443,7 @@ expected<std::unique_ptr<tls_channel>> make_tls_channel(unique_fd socket, tls_si
 
 expected<std::unique_ptr<tls_channel>> make_tls_channel(unique_fd socket, tls_side side, const session_key& key,
                                                         std::string name, std::uint64_t records_per_key) {
-  // One for the process: it holds settings only, and OpenSSL makes its use from several threads safe.
+  // Shared by the process: it holds only settings, and is thread-safe.
   static const auto context = make_context();
   if (!context)
     return fail(errc::internal, fmt::format("OpenSSL cannot provide TLS 1.3 with {}: {}", cipher_name, last_error()));

@@ -25,7 +25,7 @@ inline constexpr std::size_t record_header_bytes = 5;
 inline constexpr std::size_t record_tag_bytes = 16;
 inline constexpr std::size_t record_overhead_bytes = record_header_bytes + 1 + record_tag_bytes;
 
-/// What a record carries.
+/// The content type of a record.
 enum class record_content : std::uint8_t { alert = 21, handshake = 22, application_data = 23 };
 
 /// One direction of a session: its key, and the number of records since the key began.
@@ -46,7 +46,7 @@ class record_key {
   /// value if it is forged; what is in the buffers then is worthless.
   [[nodiscard]] expected<record_content> open(std::span<const std::byte> record, std::span<const iovec> content);
 
-  /// Whether the sender has to announce the next key, and go on with it.
+  /// Whether the sender must announce the next key and switch to it.
   [[nodiscard]] bool is_used_up() const noexcept { return sequence_ >= limit_; }
   void advance();
 

@@ -21,11 +21,11 @@ constexpr std::chrono::milliseconds longest_word_interval{4000};
 /// How long a rank that waits looks at its sockets before it sleeps. It gives its core to others between two looks.
 constexpr auto spin_time = 50us;
 
-/// What one connection moves before it is the turn of the next, so that both directions of all flow.
+/// The bytes that one connection moves before the next gets its turn, so that all connections flow in both directions.
 constexpr std::size_t turn_bytes = 512 << 10;
 
-/// What `send` passes on without waiting for the receiver. More waits for its acknowledgement, whatever the sockets'
-/// buffers take, so that a program that forgets a receive fails on every network.
+/// The bytes that `send` passes on without waiting for the receiver. More waits for an acknowledgement, even if socket
+/// buffers could take it, so that a program that forgets a receive fails on every network.
 constexpr std::uint64_t unacknowledged_limit_bytes = 256 << 10;
 
 /// Messages that are reduced are sent in pieces of this size, which are added while they are in the cache.
@@ -202,7 +202,7 @@ expected<void> tcp_transport::wait_until(const Condition& is_met) {
       if (auto silence = find_silence(now); silence.code != errc::none)
         return give_up(std::move(silence));
       words_.ask_all(now);
-      // A rank that does not answer is to be found in time.
+      // Wake in time to detect a rank that does not answer.
       const auto longest =
           answer_deadline_ ? std::min(*answer_deadline_ / 4, longest_word_interval) : longest_word_interval;
       clock_.interval = std::min(2 * clock_.interval, longest);
@@ -281,13 +281,13 @@ std::vector<rank_id> tcp_transport::unanswering() const {
   return result;
 }
 
-/// Until a socket is ready, something is to be looked for, or a time has come.
+/// Sleeps until a socket is ready, the word exchange wakes this thread, or a time limit is reached.
 void tcp_transport::sleep(clock::time_point now) {
   polled_.assign(1, {words_.caller_event().fd(), POLLIN, 0});
   for (const auto& x : links_) {
     if (!x || x->is_closed() || (!x->wants_to_read() && !x->wants_to_write()))
       continue;
-    // A message that nobody takes must not wake this thread again and again.
+    // A message without a receive must not wake this thread repeatedly.
     auto events = x->wants_to_read() && !x->is_blocked() ? POLLIN | POLLRDHUP : POLLRDHUP;
     if (x->wants_to_write())
       events |= POLLOUT;

@@ -14,7 +14,7 @@
 
 namespace troupe::collectives::tcp {
 
-/// The connections to one peer: one for messages, and one for words about calls.
+/// The connections to one peer: one for messages, and one for the word exchange.
 struct peer_channels {
   std::unique_ptr<channel> messages;
   std::unique_ptr<channel> words;
@@ -22,8 +22,8 @@ struct peer_channels {
 
 /// Messages over TCP. The thread that makes the calls moves the bytes itself: it writes when it posts a message, and
 /// while it waits it reads and writes for all peers, looks again for some microseconds, and then sleeps until a socket
-/// is ready. A step between hosts is as long as these hand-overs, so no thread stands between the caller and its
-/// sockets. One more thread, which normally sleeps, answers questions about this rank's calls (`word_exchange`).
+/// is ready. Hand-overs between threads would add to the time of each step, so the caller uses its sockets directly.
+/// One more thread, which normally sleeps, answers questions about this rank's calls (`word_exchange`).
 class tcp_transport final : public transport, private connection_events {
  public:
   struct settings {

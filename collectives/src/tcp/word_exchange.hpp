@@ -17,9 +17,9 @@
 
 namespace troupe::collectives::tcp {
 
-/// What the ranks of a group tell each other beside their messages, over connections of its own, so that no word waits
-/// behind a message: which call each is in, and that two calls contradict each other. Its thread sleeps until a peer's
-/// word arrives, and answers whatever the caller is doing. It also keeps the group's first failure, and ends all
+/// Exchanges words about calls between the ranks of a group: which call each is in, and that two calls contradict each
+/// other. Uses separate connections, so that no word waits behind a message. Its thread sleeps until a peer's word
+/// arrives, and answers even while the caller is busy. It also keeps the group's first failure, and ends all
 /// connections with it.
 ///
 /// From any thread, except where the caller's thread is named.
@@ -43,10 +43,10 @@ class word_exchange {
   /// Asks all peers for their state, because the call takes long.
   void ask_all(clock::time_point now);
 
-  /// A message of this call has begun to arrive. True if it contradicts this rank's calls; all peers are then told.
+  /// A message of this call has begun to arrive. True if it contradicts this rank's calls; all peers are then notified.
   [[nodiscard]] bool see(std::uint32_t peer, const call_record& theirs, clock::time_point now);
 
-  /// Whether `trouble` may have something to say. Without a lock.
+  /// Whether `trouble` may return an error. Without a lock.
   [[nodiscard]] bool has_news() const noexcept { return has_news_.load(std::memory_order_acquire); }
 
   /// The error that ends the running call, of kind `none` if there is none: the first failure, or a mismatch.
@@ -91,7 +91,7 @@ class word_exchange {
     /// Of a word that has arrived in part.
     std::array<std::byte, sizeof(call_word)> incoming;
     std::size_t incoming_bytes = 0;
-    /// What the socket has not taken.
+    /// Bytes that the socket has not taken.
     std::vector<std::byte> unsent;
     /// When the connection ended.
     std::optional<clock::time_point> lost_at;

@@ -106,7 +106,7 @@ bool call_agreement::takes_words(std::uint32_t peer) const {
 call_agreement::reaction call_agreement::hear(std::uint32_t peer, const call_word& word, time_point now) {
   auto& from = peers_[peer];
   ++from.words_heard;
-  // A peer cannot confirm more than it was told.
+  // A peer cannot confirm more words than were sent to it.
   from.words_confirmed = std::max(from.words_confirmed, std::min(word.words_from_you, from.words_told));
   if (from.asked && from.words_confirmed >= from.asked->word)
     from.asked.reset();
@@ -151,8 +151,8 @@ std::optional<call_record> call_agreement::contradicted_by(std::uint32_t peer, c
   return std::nullopt;
 }
 
-/// Whether the peer is still in its call because that call needs one that this rank has not begun, and the other way
-/// round.
+/// Whether the peer's call needs a call that this rank has not begun, and this rank's call needs one that the peer has
+/// not begun.
 bool call_agreement::is_deadlock(std::uint32_t peer, const call_word& theirs) const {
   return is_under_way_ && theirs.has(call_word::under_way) &&
          needs(theirs.call, rank_, collective_calls_, peers_[peer].send.sequence, peers_[peer].receive.sequence) &&

@@ -46,28 +46,27 @@ struct call_word {
 /// Decides whether the ranks of a group make the same calls, from what this rank does and what its peers report. No
 /// sockets, clocks or threads.
 ///
-/// Ranks that make different calls wait for messages that nobody sends. When a call takes long, a rank sends every peer
-/// its word and asks for theirs; a peer answers whatever its caller is doing. The header of each message names its call
-/// too, so that most mismatches are found with the first message. A mismatch is final, because calls are numbered and
-/// never undone:
+/// Ranks that make different calls wait for messages that are never sent. When a call takes long, a rank sends every
+/// peer its word and asks for theirs; a peer answers even while its caller is busy. The header of each message also
+/// names its call, so that most mismatches are found with the first message. A mismatch is final, because calls are
+/// numbered and never undone:
 /// - two collective calls with the same number that differ, even if one of them ended long ago;
 /// - a send and the receive with the same number between two ranks, with different sizes;
 /// - two ranks in calls that need each other, neither of which the other has begun: a send against a collective call.
 ///
-/// The rank that finds a mismatch, or hears of one, forwards it to all. The affected ranks fail once all have confirmed
-/// it, so that nobody mistakes their closing connections for a loss. Not found: a send of nothing against a receive of
-/// something, a cycle of more than two ranks, and differences between calls that need no messages. Those run into the
-/// deadline.
+/// A rank that finds or receives a mismatch forwards it to all. The affected ranks fail once all have confirmed it, so
+/// that their closed connections are not mistaken for a loss. Not found: an empty send against a non-empty receive, a
+/// cycle of more than two ranks, and differences between calls that need no messages. These run into the deadline.
 class call_agreement {
  public:
   using time_point = std::chrono::steady_clock::time_point;
 
-  /// What a word asks for.
+  /// The reaction to a word.
   enum class reaction : std::uint8_t {
     none,
     /// Send the peer a word.
     answer,
-    /// Send everybody a word: this rank has just learned of a mismatch.
+    /// Send a word to all peers: this rank has just learned of a mismatch.
     tell_all,
   };
 
@@ -102,8 +101,8 @@ class call_agreement {
   [[nodiscard]] bool knows_mismatch(std::uint32_t peer) const { return peers_[peer].knows_mismatch; }
   [[nodiscard]] error mismatch_error() const;
 
-  /// When the peer was asked for a word, if nothing has come since that was said after it had heard the question. What
-  /// it says of its own shows that it lives, not that it hears this rank.
+  /// When the peer was asked for a word, if it has not sent one since it received the question. An unrelated word shows
+  /// that the peer lives, but not that it receives from this rank.
   [[nodiscard]] std::optional<time_point> unanswered_since(std::uint32_t peer) const;
 
   /// This rank may have missed answers: the time in which peers have to answer begins again.
@@ -127,7 +126,7 @@ class call_agreement {
     time_point at;
   };
 
-  /// One that has no answer.
+  /// A question without an answer.
   struct question {
     time_point at;
     /// The number of the word that asked it.
@@ -153,7 +152,7 @@ class call_agreement {
   const std::uint32_t rank_;
   const generation_id generation_;
   std::vector<peer_state> peers_;
-  /// Whether somebody was asked for a word since `excuse_unanswering` last found nobody.
+  /// Whether a peer was asked for a word since `excuse_unanswering` last found no open question.
   bool has_asked_ = false;
   call_record call_;
   bool is_under_way_ = false;

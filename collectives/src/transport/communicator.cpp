@@ -76,7 +76,7 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
     widen(type, copy_.data(), data.data(), data.size() / size_of(type));
     mine = copy_.data();
   } else if (what.slices[rank().value].size_bytes() == data.size() && world_size() > 1) {
-    // What is sent as a whole must not change while it is sent.
+    // Data that is sent as a whole must not change meanwhile.
     copy_.reserve(data.size());
     std::memcpy(copy_.data(), data.data(), data.size());
     mine = copy_.data();

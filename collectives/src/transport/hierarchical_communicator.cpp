@@ -54,7 +54,7 @@ topology make_topology(const std::vector<std::uint32_t>& host_of, std::uint32_t 
   return result;
 }
 
-/// A reduction in two levels: what the ranks of each host can add among themselves, and the rest among the leaders.
+/// A reduction in two levels: first among the ranks of each host, then among the leaders.
 struct two_level_plan {
   std::uint32_t shards = 0;
   std::vector<shard_range> ownership;

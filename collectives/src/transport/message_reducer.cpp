@@ -217,7 +217,7 @@ expected<void> message_reducer::double_recursively(const message_reduction& what
   const auto place = static_cast<std::uint32_t>(
       std::ranges::find_if(order, [&](const tree_operand& x) { return x.rank == what.me; }) - order.begin());
   const auto member_at = [&](std::uint32_t i) { return what.members[order[i].rank]; };
-  // What is sent must not change while it is sent, so each round has its own sum.
+  // A sum must not change while it is sent, so each round has its own.
   scratch_.reserve(stride * rounds * 2);
   const auto incoming = [&](std::uint32_t k) { return scratch_.data() + stride * 2 * k; };
   const auto sum_after = [&](std::uint32_t k) { return scratch_.data() + stride * (2 * k + 1); };

@@ -68,7 +68,7 @@ class message_reducer {
   /// The receives of one piece.
   using piece_operands = std::vector<operand_state>;
 
-  /// What is done with a finished piece of this rank's slice.
+  /// The use of a finished piece of this rank's slice.
   enum class finished : std::uint8_t { stays, goes_to_all };
 
   [[nodiscard]] bool is_doubling(const finish_plan& plan, std::size_t members);

@@ -23,7 +23,7 @@ class mixed_transport final : public transport {
   /// messages on their way.
   [[nodiscard]] std::uint64_t piece_bytes_between_hosts() const noexcept { return remote_->piece_bytes(); }
   flight_record record() const override;
-  /// Of other hosts: those of this host share its fate.
+  /// Ranks of other hosts only: a network fault does not separate ranks of one host.
   std::vector<rank_id> unanswering() const override { return remote_->unanswering(); }
   void set_deadline(std::chrono::milliseconds deadline) noexcept override;
   expected<void> begin(const call_record& call) override;

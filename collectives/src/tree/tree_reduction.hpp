@@ -64,7 +64,7 @@ class slice_reducer {
            byte_range slice, std::span<std::byte* const> outs);
 
  private:
-  /// What each thread needs for itself.
+  /// The data of one thread.
   struct lane {
     /// The current location of each operand's block, original or summed, and of each output's.
     std::vector<const std::byte*> at;
@@ -77,7 +77,7 @@ class slice_reducer {
   void run_block(lane& mine, const tree_reduction& what, byte_range block) const;
   static void store(lane& mine, const tree_reduction& what, byte_range block, const std::byte* sum, std::byte* out);
 
-  /// What `steps_` were made from, without the numbers of operands.
+  /// The number of operands and the plan, without operands, from which `steps_` were made.
   std::size_t planned_operands_ = 0;
   finish_plan planned_;
   std::vector<tree_step> steps_;

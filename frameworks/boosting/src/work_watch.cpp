@@ -14,7 +14,8 @@ bool has_worked(std::chrono::nanoseconds processor_time, std::chrono::nanosecond
   return processor_time.count() > 0 && processor_time >= wall_time / 1000;
 }
 
-work_watch::work_watch(std::function<void()> alive, std::chrono::milliseconds interval) : alive_(std::move(alive)) {
+work_watch::work_watch(std::function<void()> heartbeat, std::chrono::milliseconds interval)
+    : heartbeat_(std::move(heartbeat)) {
   if (::pthread_getcpuclockid(::pthread_self(), &clock_) != 0)
     throw exception{errc::internal, "the training thread's processor time cannot be read"};
   thread_ = std::jthread{[this, interval](const std::stop_token& stop) { watch(stop, interval); }};
@@ -30,7 +31,7 @@ void work_watch::watch(const std::stop_token& stop, std::chrono::milliseconds in
     auto wall_now = std::chrono::steady_clock::now();
     auto used_now = processor_time();
     if (in_call_ && has_worked(used_now - used, wall_now - wall))
-      alive_();
+      heartbeat_();
     wall = wall_now;
     used = used_now;
   }

@@ -29,9 +29,9 @@ class keyed_permutation {
   std::uint64_t keys_[8];
 };
 
-/// Which samples a step consists of, and how they are cut into shards. Position p = (k - 1) B + i of the run belongs to
-/// epoch p / n and is sample perm(seed, epoch)(p mod n): batches run on across epochs, so that every epoch sees each
-/// sample exactly once, and nothing but the step number has to be remembered.
+/// The samples of each step, and their division into shards. Position p = (k - 1) B + i of the run belongs to epoch
+/// p / n and is sample perm(seed, epoch)(p mod n). Batches continue across epochs, so that every epoch has each sample
+/// exactly once, and the step number is the only state.
 class data_order {
  public:
   /// `samples`, `batch` and `shards` are positive.

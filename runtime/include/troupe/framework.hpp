@@ -12,8 +12,8 @@ class train_context;
 ///
 ///     auto train = troupe::function{"train", body, {std::make_shared<my_framework>()}};
 ///
-/// The object is made in every process of the program, as the list of functions is. An exception of a member is treated
-/// as one of the training function; its text should say what to do.
+/// The object is created in every process of the program, like the list of functions. An exception of a member is
+/// treated like one of the training function; its text should say what to do.
 class framework {
  public:
   framework() = default;
@@ -28,8 +28,8 @@ class framework {
   /// run. Not in the training thread.
   virtual void on_start() {}
 
-  /// What the bits of the framework's arithmetic depend on: versions, kernels, threads. Asked after `on_start`; becomes
-  /// part of the numerics fingerprint, as "NAME.KEY", by which workers are compared before they work together.
+  /// All that determines the bits of the framework's arithmetic: versions, kernels, threads. Called after `on_start`.
+  /// Becomes part of the numerics fingerprint, as "NAME.KEY", by which workers are compared before they join.
   [[nodiscard]] virtual std::map<std::string, std::string> numerics() const { return {}; }
 
   /// The same of its arithmetic on a GPU, beyond what the runtime finds itself (the GPU's model, the driver's CUDA, the

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-/// What `train_context::for_each_step` is given, and what it hands to the training function.
+/// The input of `train_context::for_each_step`, and the objects that it passes to the training function.
 namespace troupe {
 
 /// A data set of data/, or anything else that knows its number of samples and a hash over all of them.
@@ -23,8 +23,8 @@ concept fingerprinted_data = requires(const T& data) {
   { data.fingerprint() } -> std::convertible_to<std::string>;
 };
 
-/// What the training function trains on, as far as the runtime has to know it. Derived from a data set, or written by
-/// hand: `{points.size(), "points, first version"}`.
+/// The runtime's description of the training data. Derived from a data set, or written by hand:
+/// `{points.size(), "points, first version"}`.
 struct data_description {
   data_description() = default;
   data_description(std::uint64_t samples, std::string fingerprint)
@@ -36,13 +36,13 @@ struct data_description {
   std::string fingerprint;
 };
 
-/// What `for_each_step` is to do. All workers must say the same.
+/// The plan of `for_each_step`. Must be equal on all workers.
 struct step_plan {
   /// A data set, or its description.
   data_description data;
   /// B, the samples of every step's global batch.
   std::uint64_t batch_samples = 0;
-  /// The last step's number; a resumed run goes on to it. 0 takes the run's own (`run_config::steps`).
+  /// The last step's number; a resumed run continues up to it. 0: the run's own (`run_config::steps`).
   std::uint64_t steps = 0;
   /// The length of the gradient, in f32 elements.
   std::uint64_t gradient_elements = 0;
@@ -66,7 +66,7 @@ class device_plan {
 
 class step_driver;
 
-/// What shards of host and device plans have in common.
+/// The common part of shards of host and device plans.
 class basic_shard {
  public:
   [[nodiscard]] shard_id id() const noexcept { return id_; }
@@ -132,8 +132,8 @@ class device_shard : public basic_shard {
   device_span<double> metrics_;
 };
 
-/// This worker's shards of a step, in order; then, with `run_config::verify_determinism`, possibly one that is computed
-/// a second time.
+/// This worker's shards of a step, in order; then, with `run_config::verify_determinism`, possibly one shard that is
+/// computed a second time.
 template <class Shard>
 class basic_shard_list {
  public:
@@ -168,7 +168,7 @@ class basic_shard_list {
 using shard_list = basic_shard_list<shard>;
 using device_shard_list = basic_shard_list<device_shard>;
 
-/// What steps of host and device plans have in common.
+/// The common part of steps of host and device plans.
 class basic_step {
  public:
   basic_step(const basic_step&) = delete;
@@ -190,10 +190,10 @@ class basic_step {
   /// Reports metrics of this rank and step. Pushed: never waits.
   void report(metric_map values);
 
-  /// After `all_reduce`: the run is complete with this step, as if it were its last. Its checkpoint is taken, no later
-  /// loop does a step, and a run that is resumed from there does none, either. Every rank has to decide the same, so
-  /// decide by what is the same on all: means, evaluations, tracked state. A decision that differs ends the run with
-  /// `errc::mismatch`, naming ranks. Throws `exception` before `all_reduce`.
+  /// After `all_reduce`: completes the run with this step, as if it were its last. A checkpoint is taken, and neither a
+  /// later loop nor a run resumed from there does another step. Every rank must decide alike, so use values that are
+  /// equal on all: means, evaluations, tracked state. A different decision ends the run with `errc::mismatch`, naming
+  /// ranks. Throws `exception` before `all_reduce`.
   void finish();
 
  protected:

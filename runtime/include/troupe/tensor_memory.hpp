@@ -21,8 +21,8 @@ class tensor_memory {
   /// Copies the bytes from `offset_bytes` on to `target`, and returns when the copy is complete.
   [[nodiscard]] virtual expected<void> read(std::uint64_t offset_bytes, std::span<std::byte> target) = 0;
 
-  /// Copies `source` to the bytes from `offset_bytes` on. Whatever the body begins later sees them; `source` may change
-  /// when this returns.
+  /// Copies `source` to the bytes from `offset_bytes` on. Later work of the body sees them; `source` may change when
+  /// this returns.
   [[nodiscard]] virtual expected<void> write(std::uint64_t offset_bytes, std::span<const std::byte> source) = 0;
 
   /// Makes copies into `memory` faster while the result exists (a GPU pins it); null if there is nothing to gain.

@@ -38,9 +38,8 @@ class state_source {
   [[nodiscard]] virtual expected<void> read_tensor(std::size_t index, std::span<std::byte> target) const = 0;
 };
 
-/// What a run is, beyond its program and data: the tensors that outlive a step. What is tracked here is restored when
-/// the run is resumed, saved in checkpoints, compared between replicas, and identified by `state_sha256`. Used from the
-/// training thread only.
+/// The state of a run: the tensors that outlive a step. Tracked tensors are saved in checkpoints, restored when the run
+/// resumes, compared between replicas, and identified by `state_sha256`. Used from the training thread only.
 class tracked_state {
  public:
   /// Tracks memory that the caller keeps alive, in place and of one size until the training function returns. If the
@@ -113,23 +112,23 @@ class tracked_state {
   /// The same while more may be tracked: names those that are missing, or of another type or shape, so far.
   void check_restored_so_far() const;
 
-  /// The names in the checkpoint that nobody has tracked.
+  /// The names in the checkpoint that are not tracked.
   [[nodiscard]] std::vector<std::string> untouched() const;
 
   /// A digest of everything that is tracked, tensors and values; tells whether anything changed.
   [[nodiscard]] std::uint64_t digest() const;
 
-  /// A digest of one slice of the state; successive numbers go round it.
+  /// A digest of one slice of the state; successive numbers cycle through it.
   [[nodiscard]] std::uint64_t digest_of_slice(std::uint64_t number) const;
 
-  /// What the slices are of, as in `name_of_part`, in the order in which successive numbers go round, with how many
-  /// slices each has.
+  /// The parts that the slices belong to, named as in `name_of_part`, with their numbers of slices, in the order of
+  /// `digest_of_slice`.
   [[nodiscard]] std::vector<std::pair<std::string, std::uint64_t>> slices() const;
 
   /// A digest of each tensor, in order of tracking, and one of the values behind them.
   [[nodiscard]] std::vector<std::uint64_t> digests() const;
 
-  /// What the digest at `index` of `digests()` is of: "tensor 'weights'", "values()".
+  /// The part of the digest at `index` of `digests()`: "tensor 'weights'", "values()".
   [[nodiscard]] std::string name_of_part(std::size_t index) const;
 
   /// The identity of the state: 64 hexadecimal digits; empty when nothing is tracked.
@@ -149,7 +148,7 @@ class tracked_state {
   nlohmann::json values_ = nlohmann::json::object();
   std::shared_ptr<const state_source> source_;
   load_options options_;
-  /// What the checkpoint lacks, and what it has of another type or shape.
+  /// Tensors that the checkpoint lacks, or has with another type or shape.
   std::vector<std::string> missing_;
   std::vector<std::string> different_;
 };

@@ -26,7 +26,7 @@ namespace troupe {
 /// How an operation combines the ranks' values.
 enum class reduction : std::uint8_t { sum, mean, min, max, product };
 
-/// A tensor among those that a gradient consists of.
+/// One tensor of a gradient.
 struct gradient_tensor {
   std::string name;
   /// In elements of the gradient.
@@ -37,8 +37,8 @@ struct gradient_tensor {
 /// Whether a report in a custom loop takes a checkpoint with it.
 enum class save_checkpoint : std::uint8_t { no, yes };
 
-/// What a training function is given: who and where it is, its configuration, state, steps and collectives. Used from
-/// the training thread only, but for `stop_requested` and `heartbeat`.
+/// The interface of a training function: its rank and place, configuration, state, steps and collectives. Used from the
+/// training thread only, except for `stop_requested` and `heartbeat`.
 class train_context {
  public:
   class impl;
@@ -68,7 +68,7 @@ class train_context {
   [[nodiscard]] const std::filesystem::path& run_directory() const noexcept;
   /// V, the logical shards that every step's batch is cut into (`scaling_config::shards`).
   [[nodiscard]] std::uint32_t shards() const noexcept;
-  /// What to compute on: "cpu", or "cuda:0", the first of the GPUs that the node lets this worker's process see.
+  /// The device to compute on: "cpu", or "cuda:0", the first of the GPUs visible to this worker's process.
   [[nodiscard]] std::string device() const;
   [[nodiscard]] std::uint64_t seed() const noexcept;
   /// The trainer's `config`.
@@ -111,7 +111,7 @@ class train_context {
   [[nodiscard]] random_stream random(std::string_view name) const noexcept;
 
   /// Runs `body` for every remaining step and takes checkpoints between steps. Returns after the last step or a stop;
-  /// after a stop, later loops do nothing. Throws `exception` if the run cannot continue, and whatever `body` throws.
+  /// after a stop, later loops do nothing. Throws `exception` if the run cannot continue, and the exceptions of `body`.
   void for_each_step(const step_plan& plan, const std::function<void(step&)>& body);
   void for_each_step(const device_plan& plan, const std::function<void(device_step&)>& body);
 

@@ -26,9 +26,8 @@ class basp_guard {
 
   explicit basp_guard(basp_side side) noexcept : side_(side) {}
 
-  /// Takes the next bytes of the connection, in pieces of any size. Returns what is wrong with them, to end a sentence
-  /// that begins with "it sent". The connection has to end then, and a piece that holds the end of a header must not
-  /// reach CAF before.
+  /// Checks the next bytes of the connection, in pieces of any size. Returns the objection, to end a sentence that
+  /// begins with "it sent"; the connection must then end. Check a piece before CAF gets it.
   [[nodiscard]] std::optional<std::string_view> take(std::span<const std::byte> bytes) noexcept;
 
  private:

@@ -42,8 +42,8 @@ void report_objection(int fd, std::string_view what) {
 
 } // namespace
 
-void basp_stream::accept(std::function<void()> accepted, std::function<void()> settled) {
-  settled_ = std::move(settled);
+void basp_stream::accept(std::function<void()> accepted, std::function<void()> on_first_data_or_end) {
+  on_first_data_or_end_ = std::move(on_first_data_or_end);
   if (!channel_.is_encrypted())
     return accepted();
   accepted_ = std::move(accepted);
@@ -80,7 +80,7 @@ void basp_stream::give_up() {
 void basp_stream::release() {
   if (accepted_)
     drop();
-  settle();
+  report_first_data_or_end();
 }
 
 void basp_stream::graceful_shutdown() {
@@ -179,7 +179,7 @@ bool basp_stream::hand_on() {
     give_up();
     return false;
   }
-  settle();
+  report_first_data_or_end();
   auto goes_on = owner_.consume(&backend(), in_.data(), collected_);
   if (has_ended())
     return false;
@@ -189,7 +189,7 @@ bool basp_stream::hand_on() {
   return goes_on;
 }
 
-/// What the broker has asked for last, with some room where it takes more than that.
+/// The size that the broker requested last, plus some reserve where it accepts more.
 std::size_t basp_stream::room_bytes() const noexcept {
   using flag = caf::io::receive_policy_flag;
   return policy_ == flag::at_least ? wanted_bytes_ + std::max<std::size_t>(100, wanted_bytes_ / 10) : wanted_bytes_;
@@ -270,14 +270,14 @@ void basp_stream::drop() {
   watch_writes(false);
   // Either may release this stream.
   const auto then = std::exchange(on_end_, nullptr);
-  settle();
+  report_first_data_or_end();
   if (then)
     then();
 }
 
-void basp_stream::settle() {
-  if (settled_)
-    std::exchange(settled_, nullptr)();
+void basp_stream::report_first_data_or_end() {
+  if (on_first_data_or_end_)
+    std::exchange(on_first_data_or_end_, nullptr)();
 }
 
 /// Keeps this stream alive while it is watched, since the multiplexer holds plain pointers. It drops them only after it

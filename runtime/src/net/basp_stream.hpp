@@ -32,19 +32,19 @@ class basp_stream : public caf::io::network::event_handler {
               caf::io::network::stream_manager& owner)
       : caf::io::network::event_handler(multiplexer, fd), channel_(std::move(channel)), guard_(side), owner_(owner) {}
 
-  /// Performs the server's side of the handshake, if there is one. Calls `accepted` once that has succeeded, and
-  /// `settled` when the first message after it has come, or when the connection has ended before; each at most once.
-  void accept(std::function<void()> accepted, std::function<void()> settled);
+  /// Performs the server's side of the handshake, if there is one. Calls `accepted` after it has succeeded, and
+  /// `on_first_data_or_end` when the first message after it has arrived or the connection has ended; each at most once.
+  void accept(std::function<void()> accepted, std::function<void()> on_first_data_or_end);
   /// Starts to pass received data to the owner.
   void start();
   void resume();
   void pause() { watch_reads(false); }
   void configure_read(caf::io::receive_policy::config config);
 
-  /// Called once, when nothing comes or goes any more.
+  /// Called once, after the last transfer.
   void when_ended(std::function<void()> then) { on_end_ = std::move(then); }
 
-  /// Null without TLS, or before the peer has sent something.
+  /// Null without TLS, or before the peer has sent data.
   [[nodiscard]] const tls_session* session() const noexcept { return channel_.session(); }
 
   caf::byte_buffer& wr_buf() noexcept { return next_out_; }
@@ -53,7 +53,7 @@ class basp_stream : public caf::io::network::event_handler {
 
   /// Ends at once, without notifying the other end. Tells the owner if the handshake is done.
   void give_up();
-  /// Whoever has accepted it is closing: it ends if the handshake is not done.
+  /// The acceptor is closing: ends this connection if its handshake is not done.
   void release();
   void graceful_shutdown() override;
 
@@ -65,7 +65,7 @@ class basp_stream : public caf::io::network::event_handler {
  private:
   enum class phase : std::uint8_t {
     open,
-    /// What is left to write is written, and nothing is read any more.
+    /// Writes what is pending, and reads nothing more.
     closing,
     ended,
   };
@@ -86,7 +86,7 @@ class basp_stream : public caf::io::network::event_handler {
   void finish();
   void fail(operation op);
   void drop();
-  void settle();
+  void report_first_data_or_end();
   void watch_reads(bool on) { watch(operation::read, watches_reads_, on && !has_ended()); }
   void watch_writes(bool on) { watch(operation::write, watches_writes_, on && !has_ended()); }
   void watch(operation op, bool& watches, bool on);
@@ -99,7 +99,7 @@ class basp_stream : public caf::io::network::event_handler {
   /// Set while the handshake lasts.
   std::function<void()> accepted_;
   /// Set until the peer's first message.
-  std::function<void()> settled_;
+  std::function<void()> on_first_data_or_end_;
   std::function<void()> on_end_;
 
   bool watches_reads_ = false;

@@ -24,7 +24,7 @@ using extension_ptr = std::unique_ptr<X509_EXTENSION, freed_by<X509_EXTENSION_fr
 constexpr long seconds_a_day = 24 * 60 * 60;
 constexpr int authority_days = 3650;
 
-// Arcs of random UUIDs, as ITU-T X.667 permits everybody: the extended key usages of nodes and drivers.
+// The extended key usages of nodes and drivers: arcs of random UUIDs, which need no registration (ITU-T X.667).
 constexpr auto node_usage = "2.25.63102919829839573903326766098416954393";
 constexpr auto driver_usage = "2.25.183237458710725813002306005785609941764";
 

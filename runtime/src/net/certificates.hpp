@@ -43,7 +43,7 @@ enum class validity { valid, not_yet_valid, expired };
 /// another authority with the same name is recognised as foreign.
 [[nodiscard]] expected<signing_authority> make_authority(const std::string& name);
 
-/// What a certificate says of its owner.
+/// A certificate's claims about its owner.
 struct certificate_text {
   std::string name;
   /// In OpenSSL's notation, such as "DNS:localhost,IP:127.0.0.1".
@@ -53,8 +53,8 @@ struct certificate_text {
   int valid_days = 0;
 };
 
-/// Signed by `issuer`. Roles are extended key usages: one of our own each, and TLS's for servers (nodes) and clients
-/// (drivers), which OpenSSL checks, too.
+/// Signed by `issuer`. Roles are extended key usages: one of our own for each role, and TLS's for servers (nodes) and
+/// clients (drivers), which OpenSSL also checks.
 [[nodiscard]] expected<certificate_ptr> make_certificate(EVP_PKEY* key, const signing_authority& issuer,
                                                          const certificate_text& text);
 

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr auto setup_advice =
     "run `troupe certs init` once for the cluster and `troupe certs issue HOST` for each host";
 
-/// Thirteen months: one renewal a year, with a month to do it in.
+/// Thirteen months, so that a yearly renewal has a month's time.
 constexpr int valid_days = 396;
 
 constexpr auto warning_period = std::chrono::days{30};
@@ -64,7 +64,7 @@ expected<signing_authority> read_authority(const fs::path& directory) {
   return signing_authority{std::move(key), std::move(certificate)};
 }
 
-/// The authority at work, alone: what it signs is in its index before it is in use.
+/// Exclusive access to the authority. Each certificate is in the index before it is used.
 class office {
  public:
   static expected<office> open(const fs::path& directory) {
@@ -161,7 +161,7 @@ expected<void> publish(const staging_directory& staging, const tls_files& files)
   return {};
 }
 
-/// One after the other: who reads between them finds files that do not belong together, and reads them again later.
+/// Replaces the files one after another. A reader in between finds files that do not match, and reads them again later.
 expected<void> replace(const staging_directory& staging, const tls_files& files) {
   if (std::rename((staging.path() / "key").c_str(), files.key.c_str()) != 0)
     return fail(system_error(files.key.string()));
@@ -175,7 +175,7 @@ std::string_view option_of(certificate_role role) {
   return role == certificate_role::driver ? " --role driver" : role == certificate_role::both ? " --role both" : "";
 }
 
-/// Whether this host may be what it is to be.
+/// Checks that this host may have the requested role.
 expected<void> check_role(const tls_files& files, const X509* certificate, const host_name& host,
                           certificate_role wanted) {
   const auto role = role_of(certificate);

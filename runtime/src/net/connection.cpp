@@ -146,9 +146,9 @@ caf::io::network::default_multiplexer& multiplexer_of(caf::actor_system& system)
 }
 
 /// Serialises introductions. When two connections to one node are new at the same time, the brokers at the two ends may
-/// keep different ones and lose each other. CAF's middleman actor avoids that, but does not support TLS. So the next
-/// connection is introduced only when both ends know the one before. The mutex belongs to the process, because an actor
-/// system has no place for it, and is held for two round trips to a peer that has already sent something.
+/// keep different ones and lose each other. CAF's middleman actor avoids that, but does not support TLS. So a
+/// connection is introduced only when both ends know the previous one. The mutex is global because an actor system
+/// cannot hold it. It is locked for two round trips to a peer that has already sent data.
 std::timed_mutex& introduction() {
   static std::timed_mutex result;
   return result;
@@ -283,7 +283,7 @@ expected<actors::node_actor> connect(caf::actor_system& system, const endpoint& 
   TROUPE_TRY(auto socket, dial(where, deadline));
   const auto guard = unique_fd{::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)};
   auto result = introduce_over(system, where, std::move(socket), keys, deadline);
-  // A node that takes the connection for one too many never answers over it, and CAF would keep it for its own.
+  // A node that considers the connection redundant never answers over it, but CAF would keep it.
   if (!result && guard)
     ::shutdown(guard.get(), SHUT_RDWR);
   return result;

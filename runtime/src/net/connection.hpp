@@ -23,13 +23,13 @@ namespace troupe::runtime {
 /// Loads CAF's I/O module and sets the keys. Without keys, connections are not encrypted.
 void secure(caf::actor_system_config& config, const std::optional<tls_files>& keys);
 
-/// Switches CAF's timeout of connections off (30 s without a byte), for a system whose peers are all on this host. The
-/// kernel closes the connection of a process that ends, and heartbeats of our own tell of one that does not run. A
-/// debugger may hold it for as long as it likes.
+/// Disables CAF's timeout of connections (30 s without a byte), for a system whose peers are all on this host. The
+/// kernel closes the connections of a process that ends, and our own heartbeats detect one that does not run. A
+/// debugger may hold a process for any time.
 void keep_silent_connections(caf::actor_system_config& config);
 
-/// The same for the peers on this host of a system that others connect to, too, whose hosts may vanish without a word.
-/// CAF has one timeout for all, so this counts as a sign of life: repeat it within the timeout. Thread-safe.
+/// The same for local peers of a system that also has remote peers, whose hosts may vanish silently. CAF has one
+/// timeout for all, so this call counts as activity of the local peers: repeat it within the timeout. Thread-safe.
 void keep_silent_local_connections(caf::actor_system& system);
 
 /// Whether keys were passed to `secure`.

@@ -11,11 +11,11 @@
 
 namespace troupe::runtime {
 
-/// What an authority has signed: a file with a line of JSON for each certificate, so that one which was replaced can be
-/// revoked, too. Lines are added and marked, never removed.
+/// The certificates that an authority has signed: a file with a line of JSON for each, so that replaced ones can be
+/// revoked as well. Lines are added and marked, never removed.
 class issued_index {
  public:
-  /// Empty if there is no file yet. Fails with `errc::damaged` for one that it did not write.
+  /// Empty if there is no file yet. Fails with `errc::damaged` for a file in another format.
   [[nodiscard]] static expected<issued_index> read(std::filesystem::path path);
 
   /// Does nothing for a certificate that it has.

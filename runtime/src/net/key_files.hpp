@@ -32,8 +32,8 @@ namespace troupe::runtime {
 /// Where the list of revoked certificates is expected that belongs to this authority's certificate.
 [[nodiscard]] std::filesystem::path revocation_path(const std::filesystem::path& ca);
 
-/// The list beside the authority's certificate; null if there is none. Fails with `errc::not_authenticated` for one
-/// that the authority has not signed.
+/// The revocation list beside the authority's certificate; null if there is none. Fails with `errc::not_authenticated`
+/// for a list that the authority has not signed.
 [[nodiscard]] expected<revocation_list_ptr> read_revocation_list(const std::filesystem::path& ca, X509* authority);
 
 /// Valid or expired; fails for a certificate that is not valid yet. `path` is for the message.

@@ -14,8 +14,8 @@
 
 namespace troupe::runtime {
 
-/// The keys of one end as its files are now: a renewed certificate and new revocations count from the next connection
-/// on. Files that cannot be used, or are gone, are logged once, and those before stay in use. Thread-safe.
+/// The current keys of one end, read from its files: a renewed certificate and new revocations take effect at the next
+/// connection. Unusable or missing files are logged once, and the previous keys stay in use. Thread-safe.
 class key_source {
  public:
   using log_function = std::function<void(const std::string&)>;
@@ -28,7 +28,7 @@ class key_source {
 
   [[nodiscard]] const tls_files& files() const noexcept { return files_; }
 
-  /// For whoever uses these keys.
+  /// Logs for the users of these keys.
   void log(const std::string& line) const {
     if (log_)
       log_(line);
@@ -38,7 +38,7 @@ class key_source {
   key_source(tls_files files, log_function log) : files_(std::move(files)), log_(std::move(log)) {}
 
  private:
-  /// What tells a version of a file from another; zeros for one that is not there.
+  /// Identifies a version of a file; zeros if the file does not exist.
   struct file_version {
     std::uint64_t device = 0;
     std::uint64_t inode = 0;

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// They are made again when they expire, and nobody outside this machine accepts them.
+/// Long: they are renewed when they expire, and are valid on this machine only.
 constexpr int valid_days = 3650;
 
 tls_files loopback_files(const fs::path& directory) {

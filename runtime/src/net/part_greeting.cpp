@@ -71,7 +71,7 @@ bool part_greeting::shake_hands() {
   return now != tcp::tls_session::state::failed;
 }
 
-/// Sends what there is to be sent. False if the connection has ended.
+/// Sends pending bytes. False if the connection has ended.
 bool part_greeting::flush() {
   auto after = tcp::transferred::state::open;
   while (!outgoing_.empty() && after == tcp::transferred::state::open) {

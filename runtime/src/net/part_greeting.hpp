@@ -21,7 +21,7 @@ namespace troupe::runtime {
 class part_greeting {
  public:
   struct refused {};
-  /// Nothing: it goes on. A stream: the worker has proved itself.
+  /// Empty: the greeting continues. A stream: the worker is authenticated.
   using outcome = std::variant<std::monostate, refused, secure_stream>;
 
   /// `secret` is borrowed.

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-/// What the two ends of a part stream say to each other, as JSON (see part_stream.hpp).
+/// The JSON messages between the two ends of a part stream (see part_stream.hpp).
 namespace troupe::runtime {
 
 /// Limits on a peer's texts, before and after it has proved that it knows the secret.
@@ -18,7 +18,7 @@ inline constexpr std::size_t text_limit_bytes = std::size_t{64} << 20;
 
 [[nodiscard]] nlohmann::json describe(const error& reason);
 
-/// Reads one text, and turns one that `describe(error)` has made back into its error.
+/// Reads one text. Returns the error if the text is one made by `describe(error)`.
 [[nodiscard]] expected<nlohmann::json> read_answer(secure_stream& stream);
 
 /// The functions that parse throw for a text of another form.

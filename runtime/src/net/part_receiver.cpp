@@ -67,7 +67,7 @@ class session_pool {
       try {
         threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
       } catch (const std::system_error&) {
-        // Out of threads. Those that there are answer it; without any, the worker finds its connection closed.
+        // Out of threads. An existing thread answers it; if there is none, the connection is closed.
         if (threads_.empty())
           waiting_.clear();
       }

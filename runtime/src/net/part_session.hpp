@@ -14,8 +14,7 @@
 
 namespace troupe::runtime {
 
-/// The driver's end of the part stream of a worker that has proved itself (`part_greeting`). Used from one thread at a
-/// time.
+/// The driver's end of the part stream of an authenticated worker (`part_greeting`). Used from one thread at a time.
 class part_session {
  public:
   using lent_checkpoint = std::function<std::shared_ptr<const serialization::checkpoint>()>;
@@ -24,8 +23,8 @@ class part_session {
   part_session(secure_stream stream, const run_id& run, const std::filesystem::path& checkpoints, lent_checkpoint lent)
       : stream_(std::move(stream)), run_(run), checkpoints_(checkpoints), lent_(std::move(lent)) {}
 
-  /// Answers one request, with `buffer` for what is on its way. False when the connection has ended, or the request has
-  /// failed: then it has to end.
+  /// Answers one request, with `buffer` for its data. False if the connection has ended, or the request has failed, in
+  /// which case the connection must end.
   [[nodiscard]] bool answer_next(std::vector<std::byte>& buffer);
 
   /// There is a request when this is readable, or when it `has_unread`.

@@ -58,7 +58,7 @@ class streamed_state : public state_source {
 std::optional<stream_key> part_stream_secret::key() const {
   if (!is_encrypted)
     return std::nullopt;
-  // Not the run's secret itself: what one protocol reveals is of no use in another.
+  // A derived key, not the run's secret itself, so that one protocol reveals nothing of use in another.
   const auto label = "troupe part streams of run " + run.value;
   return stream_key{serialization::hmac_sha256(serialization::bytes_of(secret), serialization::bytes_of(label)),
                     "troupe part stream"};

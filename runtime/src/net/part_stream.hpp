@@ -30,7 +30,7 @@
 /// On failure the driver answers {code, message} instead and closes the connection.
 namespace troupe::runtime {
 
-/// What both ends of a run's part streams know.
+/// The shared secret of both ends of a run's part streams.
 struct part_stream_secret {
   run_id run;
   std::string secret;

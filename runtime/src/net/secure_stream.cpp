@@ -192,7 +192,7 @@ expected<nlohmann::json> secure_stream::read_text(std::size_t limit_bytes) {
   if (size > limit_bytes)
     return fail(errc::invalid_argument,
                 fmt::format("the other end announced a text of {} bytes; at most {} are accepted", size, limit_bytes));
-  // Memory is taken as the text arrives, whatever its length is said to be.
+  // Allocate as the text arrives, independent of its announced length.
   std::string body;
   while (body.size() < size) {
     const auto had = body.size();

@@ -16,7 +16,7 @@
 
 namespace troupe::runtime {
 
-/// What both ends of a TLS session know before it begins.
+/// The key that both ends of a TLS session have before it begins.
 struct stream_key {
   collectives::tcp::session_key key;
   /// Says which kind of connection it is. Sent in clear text.
@@ -51,8 +51,8 @@ class secure_stream {
   [[nodiscard]] expected<void> write_text(const nlohmann::json& text);
   [[nodiscard]] expected<nlohmann::json> read_text(std::size_t limit_bytes);
 
-  /// What a proof over this stream includes, so that it is of no use over another: hexadecimal digits. Empty without
-  /// encryption.
+  /// A value that proofs over this stream include, so that they are invalid over any other: hexadecimal digits. Empty
+  /// without encryption.
   [[nodiscard]] const std::string& binding() const noexcept { return binding_; }
 
   /// Replaces the stop token.

@@ -115,7 +115,7 @@ int check_peer(int is_good, X509_STORE_CTX* verification) {
   return is_good;
 }
 
-/// Every certificate is looked up in the list of those that are revoked, if there is one.
+/// Makes OpenSSL check every certificate against the revocation list, if there is one.
 expected<void> load_revocations(SSL_CTX* settings, const tls_files& files, std::set<std::string>& serials) {
   TROUPE_TRY(const auto authority, read_certificate(files.ca));
   TROUPE_TRY(const auto list, read_revocation_list(files.ca, authority.get()));

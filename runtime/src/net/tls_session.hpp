@@ -39,7 +39,7 @@ class tls_context {
   std::set<std::string> revoked_;
 };
 
-/// What the other end's certificate says. Before it is verified, anybody may have written it.
+/// The claims of the other end's certificate. Do not trust them before it is verified.
 struct tls_peer {
   std::string name;
   /// Hexadecimal digits.

@@ -80,7 +80,7 @@ class basp_doorman : public caf::io::doorman {
     waiting_.emplace(place.added, scribe);
     auto self = caf::intrusive_ptr<basp_doorman>{this};
     scribe->stream().accept([self, raw = scribe.get()] { self->hand_over(raw); },
-                            [self, ticket = place.added] { self->settle(ticket); });
+                            [self, ticket = place.added] { self->remove_stranger(ticket); });
     if (waiting_.size() == 1)
       timer_.set(limits.time);
     return true;
@@ -116,7 +116,7 @@ class basp_doorman : public caf::io::doorman {
     caf::io::doorman::new_connection(&acceptor_.backend(), scribe->hdl());
   }
 
-  void settle(unproven_peers::ticket place) {
+  void remove_stranger(unproven_peers::ticket place) {
     strangers_.remove(place);
     if (const auto gone = waiting_.extract(place))
       log_refusal(*gone.mapped());

@@ -32,8 +32,8 @@ inline constexpr auto revocation_interval = std::chrono::seconds{2};
                                                    std::shared_ptr<key_source> keys);
 
 /// A listener over a socket, of which it takes ownership; null keys mean unencrypted. Hands a connection to its broker
-/// only after the peer has been verified, logs whom it refuses, and bounds what strangers may take (`unproven_peers`).
-/// Callable from any thread.
+/// only after the peer has been verified, logs refused peers, and limits unauthenticated connections
+/// (`unproven_peers`). Callable from any thread.
 [[nodiscard]] caf::io::doorman_ptr make_basp_doorman(caf::io::network::default_multiplexer& multiplexer, int fd,
                                                      std::shared_ptr<key_source> keys);
 

@@ -85,7 +85,7 @@ expected<program_source> find_programs(const node_options& options) {
 constexpr auto look_interval = 1h;
 constexpr auto warning_interval = 24h;
 
-/// Reads renewed keys also when nobody connects, and warns once a day before they expire.
+/// Reads renewed keys even without new connections, and warns once a day before they expire.
 class key_watch : public caf::event_based_actor {
  public:
   key_watch(caf::actor_config& cfg, std::shared_ptr<key_source> keys)

@@ -74,7 +74,7 @@ void raise_descriptor_limit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= enough_descriptors)
     return;
   limit.rlim_cur = std::min(limit.rlim_max, enough_descriptors);
-  // What is missing then is reported where it is missing.
+  // A shortage is reported by the call that lacks a descriptor.
   std::ignore = ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 

@@ -42,8 +42,8 @@ struct program_directory {
   std::filesystem::path path;
 };
 
-/// Starts any program, at the driver's path. For a node that only its own user on its own host can command: whoever can
-/// command it can start programs without it.
+/// Starts any program, at the driver's path. For a node that only its own user on its own host can command, who can
+/// start programs anyway.
 struct drivers_path {};
 
 /// For a node inside the driver: starts this program. If it is the driver's own, the running one is used, even if its
@@ -52,7 +52,7 @@ struct one_program {
   std::string path;
 };
 
-/// What a node starts, and nothing else.
+/// The only programs that a node starts.
 using program_source = std::variant<program_directory, drivers_path, one_program>;
 
 /// The environment variable that marks a process as a worker.
@@ -62,7 +62,7 @@ inline constexpr const char* worker_variable = "TROUPE_WORKER";
 inline constexpr std::array<const char*, 3> thread_variables{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
                                                              "MKL_NUM_THREADS"};
 
-/// What a worker process reads from its bootstrap.
+/// The content of a worker process's bootstrap.
 struct worker_bootstrap {
   run_id run;
   worker_id worker;

@@ -33,7 +33,7 @@ struct launch_failure {
   int code = 0;
 };
 
-/// What a child needs between clone and exec, prepared in advance because it may neither allocate nor lock.
+/// A child's data between clone and exec, prepared in advance because the child may neither allocate nor lock.
 struct launch_plan {
   pid_t parent = 0;
   /// Indexed by the descriptor number in the child. The last is -1 if the child gets no such socket.
@@ -201,7 +201,7 @@ bool is_script(int fd) {
   return pread(fd, start.data(), start.size(), 0) == 2 && start == std::array{'#', '!'};
 }
 
-/// What to do about an exec that failed.
+/// Advice for the user about a failed exec.
 std::string advice(const process_spec& spec, int code) {
   switch (code) {
   case ENOENT:

@@ -7,8 +7,8 @@
 
 namespace troupe::runtime {
 
-/// Prints how to attach a debugger to this process on `host`, and returns when one has. Whoever runs as the same user
-/// may attach from then on.
+/// Prints how to attach a debugger to this process on `host`, and returns once one is attached. From then on, any
+/// process of the same user may attach.
 void wait_for_debugger(const std::string& host);
 
 /// Gives the process's first thread a name, of which the kernel keeps 15 bytes: `ps -e`, `top` and gdb show it. From

@@ -62,7 +62,7 @@ std::optional<T> start_of(std::span<const std::byte> bytes, std::uint32_t magic)
   return result;
 }
 
-/// Room for the descriptors of one packet, with the alignment that the kernel requires.
+/// A buffer for the descriptors of one packet, with the alignment that the kernel requires.
 struct control_buffer {
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int) * max_packet_descriptors)> bytes{};
 };

@@ -6,11 +6,11 @@
 
 namespace troupe::runtime {
 
-/// The kernel's counts of processes that its out-of-memory killer ended: those of our control group, which children
-/// stay in, and that of the machine. Reads files; not for several threads.
+/// The kernel's counts of processes killed for lack of memory: in our control group, which our children share, and on
+/// the whole machine. Reads files; not thread-safe.
 class oom_counters {
  public:
-  /// Finds the counters of both versions of control groups; those that cannot be read are left out.
+  /// Finds the counters of both versions of control groups, and omits unreadable ones.
   oom_counters();
 
   /// The present value of each counter.

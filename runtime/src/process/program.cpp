@@ -73,7 +73,7 @@ struct byte_range {
   std::uint64_t end = 0;
 };
 
-/// What of [begin, end) is in none of `gaps`, which are in order.
+/// The parts of `whole` outside all `gaps`, which are in order.
 std::vector<byte_range> without(byte_range whole, const std::vector<byte_range>& gaps) {
   std::vector<byte_range> result;
   for (const auto& gap : gaps) {

@@ -36,7 +36,7 @@ constexpr auto drain_window = std::chrono::milliseconds{100};
 /// How long the destructor waits for children that the kernel cannot end, for example while a disk or device hangs.
 constexpr auto reap_window = std::chrono::seconds{10};
 
-/// What an epoll event refers to. Pid 0 is the wake-up event.
+/// The source of an epoll event. Pid 0 is the wake-up event.
 struct event_source {
   enum kind : std::uint64_t { process, out, err };
 
@@ -225,7 +225,8 @@ void process_supervisor::impl::handle(event_source source) {
   }
 }
 
-/// One at a time: on a busy host each takes many milliseconds, and the output and the ends of others come in between.
+/// Serves one start per call: on a busy host each takes many milliseconds, and output and ends of other children must
+/// be handled in between.
 void process_supervisor::impl::serve_request() {
   std::optional<start_request> next;
   {

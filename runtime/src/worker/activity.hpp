@@ -7,7 +7,7 @@
 
 namespace troupe::runtime {
 
-/// What the training thread is doing, for hang detection. Written by that thread, read by any.
+/// The activity of the training thread, for hang detection. Written by that thread, read by any.
 class activity {
  public:
   /// While it lives, the training thread is in a call of this kind.

@@ -15,7 +15,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// How long the last copy waits for the training function to stand still.
+/// How long the last copy waits until the training function leaves the state unchanged.
 constexpr auto quiescence_limit = std::chrono::seconds{10};
 
 } // namespace
@@ -44,8 +44,7 @@ snapshot_writer::destination checkpointer::destination() {
             return to ? to->put(part, stop) : write_to_directory(part, stop);
           },
           [this](const checkpoint_part& part) {
-            // A run that is resumed from here keeps the history up to here: the driver has to have it before the
-            // checkpoint counts.
+            // A resumed run keeps the metrics up to its checkpoint, so the driver must have them before it commits.
             pusher_.flush();
             auto outcome = driver_.deliver(part);
             if (outcome && outcome->reason.code == errc::none)
@@ -83,7 +82,7 @@ void checkpointer::stream_to(const std::string& address) {
   *streamed_.lock() = {address, value_or_throw(driver_.open_part_stream(address))};
 }
 
-/// Each reads what the other has written: a directory of the same name may be another one.
+/// Driver and worker each read a file that the other wrote: directories of the same name may differ.
 bool checkpointer::sees_storage(const group_place& place) {
   // All on one machine.
   if (place.part_stream.empty() && (place.host_address.empty() || place.host_address == "127.0.0.1"))
@@ -93,7 +92,7 @@ bool checkpointer::sees_storage(const group_place& place) {
   storage_probe probe{begin_.run, begin_.worker, fmt::format(".probe-{}-{}", begin_.worker, nonce), nonce};
   auto out = std::ofstream{directory() / probe.file};
   out << nonce << '\n';
-  // A network file system shows it to others when it is closed.
+  // Network file systems make a file visible to others on close.
   out.close();
   if (!out)
     return false;
@@ -115,7 +114,7 @@ std::optional<step_id> checkpointer::restore() {
     return resume.restore_step ? std::optional{content.step} : std::nullopt;
   };
   if (const auto address = streamed_.lock()->address; !address.empty()) {
-    // A connection of its own: the writer's thread has the other.
+    // Use a separate connection: the writer's thread uses the other.
     auto stream = value_or_throw(driver_.open_part_stream(address));
     auto source = value_or_throw(stream->open_source());
     const auto step = step_of(source->content());
@@ -130,7 +129,7 @@ std::optional<step_id> checkpointer::restore() {
 }
 
 void checkpointer::prepare(const group_place& place) {
-  // A driver that was started again listens elsewhere.
+  // A restarted driver listens on another port.
   if (const auto now = streamed_.lock()->address;
       !now.empty() && !place.part_stream.empty() && now != place.part_stream)
     stream_to(place.part_stream);
@@ -141,7 +140,7 @@ void checkpointer::prepare(const group_place& place) {
 // -- at boundaries ----------------------------------------------------------------------------------------------------
 
 checkpointer::words checkpointer::barrier_words() {
-  // In this order: one that ends in between is in one of the two.
+  // In this order, a checkpoint that ends in between is counted by one of the two.
   const auto in_flight = std::uint64_t{snapshots_.in_flight()};
   if (snapshots_.take_lost())
     agreement_.owe();
@@ -179,9 +178,9 @@ void checkpointer::at_boundary(step_id step, const actors::consider_checkpoint& 
       auto outcome = snapshots_.wait();
       if (outcome)
         return;
-      // What loses a member is abandoned by all, and taken again by the members that are left.
+      // If a member is lost, all abandon the checkpoint and the survivors retake it.
       lose_group(std::move(outcome.error()));
-      // A worker that was overtaken in this step's barrier does not come back to it, unless nothing comes after it.
+      // A worker that was overtaken in this step's barrier does not return to it unless the step is the last.
       if (!what.is_last)
         return agreement_.owe();
     }
@@ -231,18 +230,18 @@ expected<void> checkpointer::save_last_copy(quiescence_gate& gate, const group_p
   if (tracks_nothing())
     return fail(errc::not_found, "nothing is tracked");
   auto part = describe_part(*step, place);
-  // Others that hang may do as this one does.
+  // Other hanging workers may save a copy at the same time: keep the names apart.
   part.attempt = serialization::first_last_copy + part.rank.value;
   part.rank = {};
   part.world_size = 1;
   try {
     const auto plan = serialization::plan_chunks(part.tensors, part.world_size);
-    // Not pinned: a device that hangs may keep whoever pins memory, or gives it back, waiting.
+    // Not pinned: pinning or unpinning memory may block while the device hangs.
     staging_memory memory;
     const auto size = share_bytes(plan, 0);
     value_or_throw(memory.reserve(size));
     copy_share(plan, 0, state_, memory.bytes().first(size));
-    // The snapshot writer's thread has its own, and may be busy.
+    // Not the snapshot writer's stream, whose thread may be busy.
     if (const auto address = streamed_.lock()->address; !address.empty()) {
       const auto stream = value_or_throw(driver_.open_part_stream(address));
       part.report = value_or_throw(stream->put({part, plan, memory.bytes().first(size)}, {}));

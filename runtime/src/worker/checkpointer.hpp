@@ -25,9 +25,9 @@ namespace troupe::runtime {
 
 class part_stream;
 
-/// A worker's share of the run's checkpoints: how its parts reach the driver, which checkpoint is restored, what is
-/// taken at a boundary between steps. Used by the training thread, but for `abandon` and `save_last_copy`. Throws
-/// `exception`.
+/// A worker's share of the run's checkpoints: sends its parts to the driver, restores a checkpoint, and takes
+/// checkpoints at boundaries between steps. Used by the training thread, except for `abandon` and `save_last_copy`.
+/// Throws `exception`.
 class checkpointer {
  public:
   /// The references outlive this object. `begin` is the worker's own.
@@ -36,8 +36,8 @@ class checkpointer {
 
   /// Finds out whether this worker sees the driver's directory; its parts are streamed otherwise.
   void choose_sync(const group_place& place);
-  /// Opens the checkpoint that the run goes on from, if any. Returns the step of it that counts for this run; nothing
-  /// if the run begins at step 0.
+  /// Opens the checkpoint from which the run continues, if any. Returns its step number if this run continues it;
+  /// nothing if the run begins at step 0.
   [[nodiscard]] std::optional<step_id> restore();
   /// Prepares memory for this rank's share, which changes with the group.
   void prepare(const group_place& place);
@@ -52,21 +52,21 @@ class checkpointer {
     agreement_.on_barrier(generation, agreed.in_flight, agreed.owed);
   }
 
-  /// Does at the boundary after `step` what the agreement decides. `lose_group` is called when the group is lost while
-  /// this worker waits for a checkpoint after which nothing comes; it returns once the next group is there.
+  /// Carries out the agreement's decision at the boundary after `step`. Calls `lose_group` if the group is lost while
+  /// this worker waits for the last checkpoint; it returns once the next group is formed.
   void at_boundary(step_id step, const actors::consider_checkpoint& what, const std::function<group_place()>& place,
                    const std::function<void(error)>& lose_group);
-  /// Returns once nothing is in flight. Throws if any of it was overtaken.
+  /// Returns once no checkpoint is in flight. Throws if one was overtaken.
   void finish();
 
-  /// What rank 0's metrics are in a checkpoint: the last that the training function reported.
+  /// The metrics for rank 0's part of a checkpoint: the last that the training function reported.
   void set_metrics(metric_map metrics) { last_metrics_ = std::move(metrics); }
   [[nodiscard]] const metric_map& metrics() const noexcept { return last_metrics_; }
 
-  /// The generation is over: not all parts of what is in flight will come. From any thread.
+  /// The generation is over, so checkpoints in flight will stay incomplete. From any thread.
   void abandon() { snapshots_.abandon(); }
-  /// Saves the whole state before this process ends, while the training thread leaves it as it is: this may be the last
-  /// worker that has it, or the run ends. From the training thread, or from one of a group that hangs.
+  /// Saves the whole state before this process ends, while the training thread does not change it: the run ends, or
+  /// this may be the last worker with the state. From the training thread, or from a thread of a hanging group.
   [[nodiscard]] expected<void> save_last_copy(quiescence_gate& gate, const group_place& place);
 
  private:

@@ -17,7 +17,7 @@ class command_inbox {
   void add(const control_command& command) {
     {
       auto lock = std::lock_guard{mutex_};
-      // Numbered from 1 without gaps; a repeated one is dropped.
+      // Commands are numbered from 1 without gaps; drop a repeated one.
       if (command.sequence != commands_.size() + 1)
         return;
       commands_.push_back(command);
@@ -31,8 +31,8 @@ class command_inbox {
     return commands_.size();
   }
 
-  /// The commands after number `from` up to number `to`, which some rank has seen: waits until they are here, too.
-  /// Empty when they do not come in time.
+  /// The commands after number `from` up to number `to`, which some rank has seen: waits until they arrive here as
+  /// well. Empty if they do not arrive in time.
   [[nodiscard]] std::vector<control_command> take(std::uint64_t from, std::uint64_t to,
                                                   std::chrono::milliseconds limit) {
     auto lock = std::unique_lock{mutex_};

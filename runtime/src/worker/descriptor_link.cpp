@@ -25,7 +25,7 @@ using peers = std::vector<std::vector<unique_fd>>;
 /// When the kernel has too many descriptors under way.
 constexpr auto congestion_pause = std::chrono::milliseconds{5};
 
-/// Longer than anybody waits, and short enough to be added to a point in time.
+/// Effectively unlimited, but short enough to be added to a point in time.
 constexpr auto longest_limit = std::chrono::milliseconds{std::chrono::hours{24 * 365}};
 
 constexpr auto open_files_advice = "; raise the limit of open files (ulimit -n)";

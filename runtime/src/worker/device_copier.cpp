@@ -105,7 +105,7 @@ expected<void> device_copier::write(device_span<std::byte> to, std::span<const s
     auto& half = halves_[piece % 2];
     auto part = source.subspan(piece * half_bytes);
     part = part.first(std::min(part.size(), half_bytes));
-    // What was in it two turns ago is with the GPU; an event that was never recorded has completed.
+    // Wait until the GPU has read this half's previous content. An event that was never recorded counts as completed.
     TROUPE_TRY(half.done.synchronize());
     std::ranges::copy(part, half.memory.bytes().begin());
     TROUPE_TRY(stream_.copy(to.subspan(piece * half_bytes).address(), half.memory.data(), part.size()));

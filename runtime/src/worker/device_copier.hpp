@@ -19,7 +19,7 @@ namespace troupe::runtime {
 /// on which the training function works, and through pinned memory. Used from the training thread, but for `prepare`.
 class device_copier : public std::enable_shared_from_this<device_copier> {
  public:
-  /// What stands on `written_on` comes before every copy; that stream outlives the copier's last copy.
+  /// Work on `written_on` comes before every copy; that stream must outlive the copier's last copy.
   [[nodiscard]] static expected<std::shared_ptr<device_copier>> open(const std::shared_ptr<collectives::device>& where,
                                                                      collectives::stream_handle written_on);
 

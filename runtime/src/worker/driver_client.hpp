@@ -24,7 +24,7 @@ struct descriptor_request {
   std::stop_token cancelled;
 };
 
-/// What the training side of a worker asks of the run's actors. Calls block; each comes from one thread at a time.
+/// The requests of a worker's training side to the run's actors. Calls block; each is made by one thread at a time.
 /// Implemented over CAF in one file; tests use fakes.
 class driver_client {
  public:
@@ -61,7 +61,7 @@ class driver_client {
     return fail(errc::invalid_argument, "there is no store to deliver to");
   }
 
-  /// What the store has seen of this worker's file. From the training thread.
+  /// The store's view of this worker's file. From the training thread.
   [[nodiscard]] virtual expected<storage_view> probe(const storage_probe&) {
     return fail(errc::invalid_argument, "there is no store to ask");
   }

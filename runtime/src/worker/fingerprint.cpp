@@ -218,7 +218,7 @@ void add_threads(value_map& values) {
 
 // -- probes
 
-/// FNV-1a over the bit patterns of results: tells differences apart, and guards against nobody.
+/// FNV-1a over the bit patterns of results: detects differences, but not manipulation.
 class bit_hash {
  public:
   template <class T>

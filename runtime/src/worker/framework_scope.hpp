@@ -11,8 +11,8 @@ namespace troupe::runtime {
 /// Each framework of these functions once, in the order in which they are named.
 [[nodiscard]] std::vector<std::shared_ptr<framework>> frameworks_of(const std::vector<function>& functions);
 
-/// What the arithmetic of a function's frameworks depends on, for people: "libtorch: threads 1, version 1.13.1". Empty
-/// without any.
+/// All that determines the arithmetic of a function's frameworks, for people: "libtorch: threads 1, version 1.13.1".
+/// Empty without frameworks.
 [[nodiscard]] std::string describe_frameworks(const function& train);
 
 /// Calls a function between its frameworks' beginning and end.

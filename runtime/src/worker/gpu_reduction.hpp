@@ -47,7 +47,7 @@ class gpu_reduction {
   /// How many parts have been begun since `begin`.
   [[nodiscard]] std::size_t started() const noexcept { return started_; }
 
-  /// Returns once all that was begun is reduced, and nothing of it writes any more.
+  /// Returns once all started parts are reduced and no reduction writes any more.
   void finish();
   /// The same, also after a failure.
   void wait_until_idle() noexcept;

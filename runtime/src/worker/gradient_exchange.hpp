@@ -53,7 +53,7 @@ class gradient_exchange {
   [[nodiscard]] virtual std::size_t started() const noexcept = 0;
   /// Starts the parts that are left, and returns once the sum of all ranks is complete.
   virtual void finish() = 0;
-  /// Returns once nothing that was started writes any more, also after a failure.
+  /// Returns once no started reduction writes any more, even after a failure.
   virtual void wait_until_idle() noexcept = 0;
   /// Whether something was started in a group that lives, and is under way.
   [[nodiscard]] virtual bool is_under_way() const = 0;

@@ -22,7 +22,7 @@ class host_exchange final : public gradient_exchange {
         result_(value_or_throw(group.make_bucket(bucket.layout(), {bucket.parts().begin(), bucket.parts().end()}))) {}
 
   ~host_exchange() override {
-    // What was started uses this object's memory.
+    // Started reductions use this object's memory.
     wait_until_idle();
   }
 

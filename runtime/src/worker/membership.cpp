@@ -15,7 +15,7 @@ namespace {
 /// Long enough to be none, and short enough to be added to a point in time.
 constexpr auto no_deadline = std::chrono::milliseconds{std::chrono::hours{24 * 365}};
 
-/// A rank that waits for a slow one does not end the wait by itself where the driver finds out who is at fault.
+/// No deadline if the driver detects hangs.
 std::chrono::milliseconds group_deadline(const run_settings& settings) {
   return settings.driver_ends_waits ? no_deadline : std::chrono::milliseconds{settings.collective_timeout_ms};
 }
@@ -69,12 +69,12 @@ collectives::communicator& membership::communicator() {
 
 membership::outcome membership::regroup(error reason, position where) {
   auto scope = activity::scope{activity_, activity_kind::control};
-  if (leaves_)
+  if (exit_reason_)
     throw exception{errc::timed_out,
                     fmt::format("the state of step {} could not be saved before the end of the run, because the "
                                 "training function waits for its group: {}",
-                                protocol().committed(), leaves_->message)};
-  // What is said to joiners at a boundary that all members have come to stays true.
+                                protocol().committed(), exit_reason_->message)};
+  // At a boundary that all members have reached, the data sent to joiners stays valid.
   if (where == position::elsewhere && !protocol_.lock()->has_caught_up())
     stager_.abort(reason);
   if (protocol_.lock()->has_state() && !pause_began_)
@@ -85,7 +85,7 @@ membership::outcome membership::regroup(error reason, position where) {
       protocol_.lock()->begin_regroup_between_steps();
     else
       protocol_.lock()->begin_regroup();
-    // Threads and streams of the old group end here: only then may this worker report.
+    // This worker may report only after the threads and streams of the old group have ended.
     group_.close(reason, protocol().step());
     const auto is_joiner = !protocol_.lock()->has_state();
     auto next = report(std::move(reason), group_.take_unreachable());
@@ -95,20 +95,20 @@ membership::outcome membership::regroup(error reason, position where) {
     if (auto* last = std::get_if<actors::save_last_copy>(&action.what)) {
       if (protocol().step() == protocol().committed())
         save_and_leave(std::move(last->reason));
-      // It was to apply that step when the group was lost again.
-      leaves_ = std::move(last->reason);
+      // The group was lost before this worker applied the committed step: save after it is applied.
+      exit_reason_ = std::move(last->reason);
       return outcome::placed;
     }
     if (std::holds_alternative<actors::skip_loop_body>(action.what))
       return outcome::skips_loop;
     if (std::holds_alternative<actors::follow_members>(action.what)) {
       catch_up_.begin();
-      // An abort that comes from here on finds it.
+      // From here on, an abort reaches it; check for an earlier one.
       if (auto over = protocol_.lock()->staging_abort_reason())
         catch_up_.abort(*over);
       return outcome::follows;
     }
-    // What came before is no pause of a joiner's.
+    // A joiner's pause does not include the time before it joined.
     if (is_joiner)
       last_commit_ = std::chrono::steady_clock::now();
     reason = {};
@@ -121,14 +121,14 @@ membership::outcome membership::regroup(error reason, position where) {
 }
 
 void membership::leave_if_asked() {
-  if (leaves_)
-    save_and_leave(*leaves_);
+  if (exit_reason_)
+    save_and_leave(*exit_reason_);
 }
 
 void membership::save_and_leave(error reason) {
   const auto still = quiet();
   auto saved = checkpoints_.save_last_copy(gate_, protocol().place());
-  // There may be nothing to save.
+  // `not_found` means that nothing is tracked.
   if (!saved && saved.error().code != errc::not_found)
     throw exception{saved.error().code, fmt::format("the state of step {} could not be saved before the end of the "
                                                     "run: {}",
@@ -137,10 +137,10 @@ void membership::save_and_leave(error reason) {
 }
 
 next_generation membership::report(error reason, std::vector<rank_id> unreachable) {
-  // Not in one expression: the lock would be held while the driver decides.
+  // Two statements, so that the lock is not held while the driver decides.
   const auto message = protocol_.lock()->report(std::move(reason), std::move(unreachable));
   auto next = driver_.regroup(message);
-  // What the driver said before it stopped to answer tells more.
+  // An earlier abort explains more than a lost driver.
   if (!next)
     throw exception{protocol_.lock()->why_it_ends(next.error())};
   return std::move(*next);
@@ -150,11 +150,11 @@ bool membership::form(const member_place& place, error& lost) {
   pusher_.set_rank(place.place.rank);
   group_.begin_generation(place.place);
   try {
-    // An abort that comes from here on finds the group.
+    // From here on, an abort reaches the group; check for an earlier one.
     if (auto reason = protocol_.lock()->abort_reason())
       throw exception{std::move(*reason)};
     group_.form();
-    settle_evaluations(place);
+    share_last_evaluation(place);
     exchange_state(place);
     prepare_checkpoints();
     protocol_.lock()->on_formed();
@@ -167,7 +167,6 @@ bool membership::form(const member_place& place, error& lost) {
   }
 }
 
-/// Joiners get the state of the members.
 void membership::exchange_state(const member_place& next) {
   if (next.joiners.empty())
     return;
@@ -177,8 +176,8 @@ void membership::exchange_state(const member_place& next) {
   protocol_.lock()->on_state_received();
 }
 
-/// A member that was ahead gives the result of the last evaluation to those that were not.
-void membership::settle_evaluations(const member_place& next) {
+/// A member that was ahead sends the result of the last evaluation to those that were behind.
+void membership::share_last_evaluation(const member_place& next) {
   if (!next.evaluation_source)
     return;
   const auto& mine = protocol().last_evaluation();
@@ -226,7 +225,7 @@ void membership::beat(worker_beat& into) noexcept {
   }
   into.progress = activity_.progress();
   into.activity = activity_.kind();
-  // Its own kernels are the user's code, wherever the training thread waits for them.
+  // Waiting for this rank's own kernels counts as user code.
   if (into.activity == activity_kind::collective && group_.waits_for_own_gpu())
     into.activity = activity_kind::user_code;
 }

@@ -16,17 +16,17 @@
 
 namespace troupe {
 
-/// Leaves the training function of a worker that the run goes on without. Not for the user's handlers, so of no
-/// standard type.
+/// Thrown to leave the training function of a released worker. Not derived from a standard type, so that user handlers
+/// do not catch it.
 struct worker_released {};
 
 } // namespace troupe
 
 namespace troupe::runtime {
 
-/// This worker's membership: drives its half of the protocol, and does what that decides with the group, the state of
-/// joiners and the checkpoints in flight. Used by the training thread, but for `abort` and `beat`. Throws `exception`
-/// where the run cannot go on.
+/// This worker's membership: drives its half of the protocol, and applies its decisions to the group, the state of
+/// joiners and the checkpoints in flight. Used by the training thread, except for `abort` and `beat`. Throws
+/// `exception` if the run cannot continue.
 class membership {
  public:
   /// The references outlive this object.
@@ -41,7 +41,7 @@ class membership {
   /// Gives the state to joiners.
   [[nodiscard]] state_stager& stager() noexcept { return stager_; }
   [[nodiscard]] state_catch_up& catch_up() noexcept { return catch_up_; }
-  /// While it lives, the training thread leaves the tracked state as it is.
+  /// While this scope lives, the training thread does not change the tracked state.
   [[nodiscard]] quiescence_gate::scope quiet() { return {gate_, protocol().step()}; }
   [[nodiscard]] quiescence_gate& gate() noexcept { return gate_; }
 
@@ -59,9 +59,9 @@ class membership {
     skips_loop,
   };
 
-  /// Reports, waits for the decision and forms the next generation, as often as it takes. On return
-  /// `protocol().committed()` is what was decided, and nothing of the old generation is in use any more, except for
-  /// results that were reduced. Throws `worker_released`, too.
+  /// Reports, waits for the decision and forms the next generation; repeats this until it succeeds. Then
+  /// `protocol().committed()` is the decided step, and nothing of the old generation is in use except reduced results.
+  /// Also throws `worker_released`.
   outcome regroup(error reason) { return regroup(std::move(reason), position::elsewhere); }
   /// The same at a boundary that all members have come to.
   void regroup_between_steps() { regroup({}, position::between_steps); }
@@ -72,7 +72,7 @@ class membership {
   [[nodiscard]] bool may_form_again(const error& reason) { return protocol_.lock()->may_form_again(reason); }
   /// A step was committed: ends a pause, if one was under way.
   void note_commit(step_id step);
-  /// Whether what is saved regularly is to be prepared for each group.
+  /// Prepare checkpoints for each group, even if none is taken at regular intervals.
   void prepare_checkpoints_always() noexcept { prepares_checkpoints_ = true; }
   void prepare_checkpoints();
 
@@ -89,7 +89,7 @@ class membership {
   /// Takes the place in a new generation. False if that is lost while it forms.
   [[nodiscard]] bool form(const member_place& place, error& lost);
   [[noreturn]] void save_and_leave(error reason);
-  void settle_evaluations(const member_place& next);
+  void share_last_evaluation(const member_place& next);
   void exchange_state(const member_place& next);
 
   const begin_training& begin_;
@@ -99,7 +99,7 @@ class membership {
   metrics_pusher& pusher_;
   activity& activity_;
   guarded<actors::worker_protocol> protocol_;
-  /// When others may read the tracked state.
+  /// Controls when other threads may read the tracked state.
   quiescence_gate gate_;
   worker_group group_;
   state_stager stager_;
@@ -108,7 +108,7 @@ class membership {
   /// When the last step before the group was lost was committed.
   std::optional<std::chrono::steady_clock::time_point> pause_began_;
   /// The run has ended for this reason, and this worker saves the state as soon as it is that of a committed step.
-  std::optional<error> leaves_;
+  std::optional<error> exit_reason_;
   bool prepares_checkpoints_;
 };
 

@@ -160,7 +160,7 @@ void metrics_pusher::loop() {
       phase_ = phase::pausing;
     pushed_changes_ = next.changes;
     if (!pushed) {
-      // The driver is gone or does not want them: nobody is left to tell.
+      // The driver is gone or refuses the batch: drop the metrics.
       sealed_.clear();
       pending_ = head_;
       pending_.applied = pushed_;

@@ -45,7 +45,7 @@ class metrics_pusher {
     std::uint64_t changes = 0;
   };
 
-  /// What the thread does.
+  /// The state of the thread.
   enum class phase : std::uint8_t {
     idle,
     pushing,
@@ -63,7 +63,7 @@ class metrics_pusher {
   [[nodiscard]] bool dirty() const noexcept;
   /// Whether something was reported under the present rank that is not under way.
   [[nodiscard]] bool has_pending() const noexcept;
-  /// What is to be pushed next.
+  /// Takes the next batch to push.
   [[nodiscard]] sealed_batch take();
 
   static constexpr std::size_t limit_rows = 65536;
@@ -77,7 +77,7 @@ class metrics_pusher {
   /// Tells of flushes and their ends.
   std::condition_variable changed_;
   metrics_batch pending_;
-  /// What was reported under earlier ranks.
+  /// Batches that were reported under earlier ranks.
   std::deque<sealed_batch> sealed_;
   step_id pushed_;
   std::uint64_t batches_ = 0;

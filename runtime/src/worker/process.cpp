@@ -21,7 +21,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Ends the process at once: what is not flushed here is lost, and other threads are not waited for.
+/// Ends the process at once, without waiting for other threads. Output that is not flushed here is lost.
 [[noreturn]] void end_process(int code) {
   std::fflush(nullptr);
   ::_exit(code);
@@ -40,7 +40,7 @@ void block_questions() {
   ::pthread_sigmask(SIG_BLOCK, &questions, nullptr);
 }
 
-/// Prints, at every SIGUSR1, what this worker does and whom it waits for.
+/// Prints, at every SIGUSR1, this worker's activity and the ranks for which it waits.
 void answer_questions(worker_life& life) {
   std::thread{[&life] {
     sigset_t questions;

@@ -9,8 +9,8 @@
 
 namespace troupe::runtime {
 
-/// Knows when the tracked state does not change: while the training thread waits for a group, it is that of the last
-/// step whose body has returned. Whoever the training thread waits for may read it then.
+/// Tracks when the tracked state does not change: while the training thread waits for a group, the state is that of the
+/// last step whose body has returned, and the threads for which it waits may read it.
 class quiescence_gate {
  public:
   /// While one lives, the state does not change. For the training thread; scopes may be nested.

@@ -37,7 +37,7 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c, std::array<s
 // steps from names.
 random_stream::random_stream(std::uint64_t seed, step_id step, shard_id shard, std::uint32_t index) noexcept
     : key_(split(seed)) {
-  // What it is for has more bits than are left of the counter: it is mixed down by one more call of the function.
+  // The purpose has more bits than are left in the counter: one more call of the function mixes it down.
   auto where = split(step.value);
   auto mixed = philox({where[0], where[1], shard.value, index}, key_);
   counter_ = {mixed[0], mixed[1], mixed[2] & 0x7fffffffu, 0};

@@ -22,13 +22,13 @@ struct redundant_check {
   bool operator==(const redundant_check&) const = default;
 };
 
-/// Which shard of this step is computed twice, if any is: one in every `every`th step, the shards in turn, and in each
-/// round of them by another rank. `every` 0: none. Pure: all ranks decide alike.
+/// The shard of this step that is computed twice, if any: one in every `every`th step, in turn, and in each round by
+/// another rank. `every` 0: none. Pure, so all ranks decide alike.
 [[nodiscard]] std::optional<redundant_check>
 choose_redundant_check(step_id step, std::uint64_t every, std::uint32_t shards, std::span<const shard_range> ownership);
 
-/// The parts in which a contribution is compared: the tensors that were named, in order, and between them whatever else
-/// the gradient has.
+/// The parts in which a contribution is compared: the named tensors, in order, and the rest of the gradient between
+/// them.
 [[nodiscard]] std::vector<gradient_tensor> parts_of_gradient(std::vector<gradient_tensor> named,
                                                              std::uint64_t elements);
 

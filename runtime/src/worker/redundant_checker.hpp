@@ -55,7 +55,7 @@ class redundant_checker {
 
   [[nodiscard]] std::span<const std::byte> piece(std::span<const std::byte> bucket, std::size_t part) const;
   [[nodiscard]] std::vector<std::byte> take_both(const taker& take) const;
-  /// What the owner and the other rank say, `bytes` from each.
+  /// The messages of the owner and the other rank, `bytes` from each.
   [[nodiscard]] std::pair<std::vector<std::byte>, std::vector<std::byte>> exchange_pieces(std::size_t bytes,
                                                                                           const taker& take);
   [[noreturn]] void report_difference(const std::vector<std::byte>& first, const std::vector<std::byte>& second,

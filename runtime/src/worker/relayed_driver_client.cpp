@@ -73,7 +73,7 @@ class relayed_driver_client : public driver_client {
     return std::make_shared<part_stream>(secret_, worker_, std::move(where));
   }
 
-  /// Not the run's secret itself: what one protocol reveals is of no use in another.
+  /// A derived key, not the run's secret itself, so that one protocol reveals nothing of use in another.
   collectives::run_secret group_secret() const override {
     const auto label = "troupe data plane of run " + secret_.run.value;
     return serialization::hmac_sha256(std::as_bytes(std::span{secret_.secret}), std::as_bytes(std::span{label}));

@@ -30,8 +30,8 @@ std::size_t share_bytes(const serialization::chunk_plan& plan, std::uint32_t par
 
 void copy_share(const serialization::chunk_plan& plan, std::uint32_t part, const tracked_state& state,
                 std::span<std::byte> target) {
-  // Neighbouring chunks of one tensor at once: the C library leaves the caches aside only for copies far longer than a
-  // chunk, and is half as fast again when it does.
+  // Merge neighbouring chunks of one tensor: the C library bypasses the caches only for copies far longer than a chunk,
+  // and is then 1.5 times as fast.
   auto chunks = plan.chunks_of(part);
   for (auto first = chunks.begin(); first != chunks.end();) {
     auto length = first->length_bytes;
@@ -173,7 +173,7 @@ void snapshot_writer::loop() {
       lock.unlock();
       auto ready = memory.reserve(wanted, from);
       lock.lock();
-      // It is tried again, and told, when a copy needs it.
+      // The copy that needs the memory tries again and reports the failure.
       if (!ready)
         wanted_bytes_ = 0;
       free_.push_back(std::move(memory));

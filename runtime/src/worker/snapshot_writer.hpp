@@ -20,11 +20,11 @@
 
 namespace troupe::runtime {
 
-/// One rank's share of a checkpoint, as a copy that keeps still.
+/// A stable copy of one rank's share of a checkpoint.
 struct staged_part {
   const checkpoint_part& head;
   const serialization::chunk_plan& plan;
-  /// Those of the part's chunks, in the plan's order, one after the other.
+  /// The bytes of the part's chunks, in the plan's order, without gaps.
   std::span<const std::byte> bytes;
 };
 
@@ -33,30 +33,30 @@ struct staged_part {
 /// except for `abandon`.
 class snapshot_writer {
  public:
-  /// What becomes of a copy. Called from the writer's thread.
+  /// Writes a copy and reports it. Called from the writer's thread.
   struct destination {
-    /// Brings the part to the device. Looks at the token now and then, and gives up when it says so.
+    /// Writes the part to the device. Checks the token now and then, and gives up on request.
     std::function<expected<serialization::part_report>(const staged_part&, const std::stop_token&)> write;
-    /// Says so to the store, and returns once the checkpoint is durable or given up.
+    /// Reports the part to the store, and returns once the checkpoint is durable or given up.
     std::function<expected<checkpoint_outcome>(const checkpoint_part&)> deliver;
   };
 
   /// Has memory for `copies` at a time, at least one.
   snapshot_writer(destination where, std::uint32_t copies);
-  /// Abandons what is in flight, and waits until nothing is written any more.
+  /// Abandons checkpoints in flight, and waits until writing has stopped.
   ~snapshot_writer();
   snapshot_writer(const snapshot_writer&) = delete;
   snapshot_writer& operator=(const snapshot_writer&) = delete;
 
-  /// Has memory for copies of `size_bytes` made ready, without waiting for it: for copies out of `from`, if not null.
+  /// Prepares memory for copies of `size_bytes` in the background, for fast copies from `from` if it is not null.
   void prepare(std::size_t size_bytes, std::shared_ptr<tensor_memory> from = nullptr);
 
-  /// Copies the chunks of part `head.rank` out of `state`, whose tensors are those that `head` names, and returns: they
-  /// may change from here on. Waits first while all copies are in use. `head` lacks its report, which the writer fills
-  /// in; errors are reported to the store instead.
+  /// Copies the chunks of part `head.rank` from `state`, whose tensors are those in `head`; the state may change after
+  /// that. Waits first while all copies are in use. The writer adds the report to `head`, or reports an error to the
+  /// store.
   void begin(checkpoint_part head, serialization::chunk_plan plan, const tracked_state& state);
 
-  /// How many have begun, and are neither durable nor given up.
+  /// The number of begun checkpoints that are neither durable nor given up.
   [[nodiscard]] std::uint32_t in_flight() const;
 
   /// Waits until nothing is in flight, or all that is has been abandoned. Returns what became of the last that was

@@ -11,8 +11,8 @@
 
 namespace troupe::runtime {
 
-/// Memory that copies are made into at memory speed: whole pages, all of them there before the first copy, and kept
-/// from one to the next. Given back by the destructor.
+/// Memory for copies at memory speed: whole pages, present before the first copy and kept between copies. Released by
+/// the destructor.
 class staging_memory {
  public:
   staging_memory() = default;
@@ -26,9 +26,8 @@ class staging_memory {
   }
   ~staging_memory();
 
-  /// Makes room for at least `size_bytes`; the contents are lost if that is more than before. Fails with
-  /// `errc::unsatisfiable` where there is not so much memory, and then has none.
-  /// Copies out of `from`, if it is not null, are to be fast.
+  /// Provides at least `size_bytes`; growing discards the contents. Fails with `errc::unsatisfiable` if memory is
+  /// short, and then holds none. If `from` is not null, prepares the memory for fast copies from it.
   [[nodiscard]] expected<void> reserve(std::size_t size_bytes, const std::shared_ptr<tensor_memory>& from = nullptr);
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
@@ -38,7 +37,7 @@ class staging_memory {
   void release() noexcept;
 
   std::span<std::byte> bytes_;
-  /// What `from_` has made of it.
+  /// The registration of this memory with `from_`.
   std::shared_ptr<const void> prepared_;
   std::shared_ptr<tensor_memory> from_;
 };

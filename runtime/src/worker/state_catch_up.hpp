@@ -22,9 +22,9 @@ namespace troupe::runtime {
 form_staging_group(const data_plane& network, const staging_place& place, std::stop_token cancelled,
                    const std::function<expected<exchange_result>(const exchange_request&)>& ask);
 
-/// How a joiner gets the state and catches up with the members that train on: their state as it was at a boundary, and
-/// then, frame by frame, what they reduced and evaluated since. One staging group at a time. Used by the training
-/// thread, but for `abort`.
+/// A joiner's way to the members' state while they continue to train: it receives the state of a boundary and then,
+/// frame by frame, the reduced gradients and evaluations since. One staging group at a time. Used by the training
+/// thread, except for `abort`.
 class state_catch_up {
  public:
   state_catch_up(data_plane network, driver_client& driver) : network_(std::move(network)), driver_(driver) {}

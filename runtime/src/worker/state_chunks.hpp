@@ -30,8 +30,8 @@ inline constexpr std::uint64_t state_chunk_bytes = std::uint64_t{4} << 20;
   return result;
 }
 
-/// Sends and receives chunks: in place where their memory can be followed by a pointer, else by a copy of one. Throws
-/// what a `tensor_memory` fails with.
+/// Sends and receives chunks: in place if a pointer can reach their memory, otherwise through a copy. Throws the errors
+/// of a `tensor_memory`.
 class chunk_carrier {
  public:
   explicit chunk_carrier(tracked_state& state) : state_(state) {}

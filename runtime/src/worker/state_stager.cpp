@@ -12,15 +12,14 @@ namespace troupe::runtime {
 
 namespace {
 
-/// What goes ahead of a frame's bytes. Behind them goes the last step that was committed, once the joiner has asked for
-/// it: what is sent before waits in sockets while the joiner computes, and would tell what was so then.
+/// Precedes a frame's bytes. The committed step follows only on request: sent earlier, it would be stale when read.
 struct frame_header {
   staging_kind kind{};
   std::uint64_t step = 0;
   std::uint64_t size_bytes = 0;
 };
 
-/// A joiner's: which step is the last? Its value says nothing.
+/// A joiner's request for the last committed step. Its value is ignored.
 using question = std::uint64_t;
 
 template <class T>
@@ -51,7 +50,7 @@ std::uint64_t size_bytes_of(const tracked_state& state) {
   return result;
 }
 
-/// In CBOR, which has a place for the metrics of a loss that is no number.
+/// CBOR, because a metric may be NaN or infinite.
 std::vector<std::byte> describe(const tracked_state& state, const transferred_extras& extras) {
   auto text = nlohmann::json::to_cbor(
       {{"values", state.values()}, {"metrics", extras.last_metrics}, {"state_bytes", size_bytes_of(state)}});
@@ -90,7 +89,7 @@ void state_stager::begin(staging_settings settings, const tracked_state& state, 
     stage_share(state, extras);
     thread_ = std::thread{[this] { run(); }};
   } catch (const std::exception& x) {
-    // No memory, or no thread: training does without joiners.
+    // No memory or no thread: training continues without the joiners.
     leave(nullptr, {errc::unsatisfiable, std::string{"cannot stage the state: "} + x.what()});
   }
 }
@@ -179,7 +178,7 @@ void state_stager::abort(error reason) {
   const auto cancel = cancel_forming_;
   lock.unlock();
   changed_.notify_one();
-  // Calls what `form` has left there: not under the lock.
+  // Not under the lock: this runs callbacks that `form` has registered.
   cancel.request_stop();
 }
 
@@ -203,7 +202,7 @@ void state_stager::run() {
     if (settings_.deadline)
       group->set_deadline(*settings_.deadline);
     adopt(*group);
-    // Who has nothing to send leaves early: only once nobody is still connecting.
+    // A member with nothing to send leaves early, so wait until all ranks are connected.
     value_or_throw(group->barrier());
     if (is_first())
       value_or_throw(give(*group, snapshot_));
@@ -218,7 +217,7 @@ void state_stager::run() {
   leave(std::move(group), std::move(reason));
 }
 
-/// From here on `abort` reaches the group.
+/// After this call, `abort` reaches the group.
 void state_stager::adopt(collectives::communicator& group) {
   if (group.rank() != settings_.rank || group.world_size() != settings_.sources + settings_.joiners)
     throw exception{broken(
@@ -298,7 +297,7 @@ void state_stager::leave(std::unique_ptr<collectives::communicator> group, error
     spare_.clear();
   }
   group.reset();
-  // As much as a share of the state.
+  // Free this share of the state.
   staged_chunks_.clear();
   share_ = collectives::aligned_buffer{};
   if (settings_.given_up && last_error().code != errc::none)
@@ -319,7 +318,7 @@ expected<step_id> staged_state::receive(tracked_state& state, transferred_extras
       reinterpret_cast<const std::uint8_t*>(snapshot.bytes.data()),
       reinterpret_cast<const std::uint8_t*>(snapshot.bytes.data()) + snapshot.bytes.size(), true, false);
   if (snapshot.kind != staging_kind::snapshot || beside.is_discarded())
-    return fail(broken("what stands beside the tensors cannot be read"));
+    return fail(broken("the staged state's metadata is unreadable"));
   auto theirs = beside.at("state_bytes").get<std::uint64_t>();
   if (auto mine = size_bytes_of(state); mine != theirs)
     return fail(errc::mismatch,

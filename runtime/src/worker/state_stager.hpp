@@ -23,10 +23,10 @@
 #include <variant>
 #include <vector>
 
-/// The state for joiners while training goes on. A *staging group* is a communicator of its own: the members of a
-/// generation, who have the state, are its ranks 0 to N - 1, and the joiners follow. Each member copies a share of
-/// the state between two steps and sends it in the background; rank 0 then sends what the joiners need to catch up:
-/// the reduced gradients of the steps since, and the results of evaluations.
+/// Sends the state to joiners while training continues. A *staging group* is a separate communicator: the members of a
+/// generation, which have the state, are its ranks 0 to N - 1, and the joiners follow. Each member copies a share of
+/// the state between two steps and sends it in the background; rank 0 then sends the reduced gradients and the
+/// evaluations since, with which the joiners catch up.
 namespace troupe::runtime {
 
 enum class staging_kind : std::uint64_t { snapshot = 1, gradient = 2, evaluation = 3, end = 4 };
@@ -54,8 +54,7 @@ struct staging_settings {
 };
 
 /// A member's side, through any number of groups, one at a time. `begin` and the pushes are called by the training
-/// thread, the rest from any thread. Whatever fails ends the staging and nothing else: the joiners find their group
-/// gone, and ask again.
+/// thread, the rest from any thread. A failure ends only the staging: the joiners lose their group and ask again.
 class state_stager {
  public:
   state_stager() = default;
@@ -84,7 +83,7 @@ class state_stager {
   void abort(error reason);
   /// Whether a group is under way.
   [[nodiscard]] bool is_active() const;
-  /// What ended the last group; `errc::none` while nothing has gone wrong.
+  /// The error that ended the last group; `errc::none` if there was none.
   [[nodiscard]] error last_error() const;
 
  private:
@@ -97,9 +96,9 @@ class state_stager {
   enum class phase : std::uint8_t {
     /// No group is under way.
     none,
-    /// One is, and takes frames.
+    /// A group is under way and takes frames.
     open,
-    /// Its last frame has come: it ends once the joiners have that.
+    /// Its last frame is queued; the group ends once the joiners have it.
     ending,
   };
 
@@ -158,7 +157,7 @@ struct evaluation_frame {
   std::vector<double> values;
 };
 
-/// This joiner is one of the others after this step.
+/// This joiner is a member after this step.
 struct end_frame {
   step_id boundary;
   std::uint64_t commands_agreed = 0;
@@ -167,8 +166,8 @@ struct end_frame {
 
 using staged_frame = std::variant<gradient_frame, evaluation_frame, end_frame>;
 
-/// A joiner's side of one staging group: `receive`, then `next` until the end. On its training thread, but for
-/// `abort`. Errors are those of the communicator, and final; `errc::aborted` where a source has given up.
+/// A joiner's side of one staging group: `receive`, then `next` until the end. On its training thread, except for
+/// `abort`. Errors are those of the communicator, and final; `errc::aborted` if a source has given up.
 class staged_state {
  public:
   /// `sources` members are the first ranks of `group`.

@@ -14,8 +14,8 @@ struct loop_plan : step_plan {
   bool on_gpu = false;
 };
 
-/// What the bucket of a step is made of: the gradient (f32), behind it the sums of the metrics (f64). A long gradient
-/// is cut into parts that are reduced one by one; the metrics are a part of their own then, complete last.
+/// The layout of a step's bucket: the gradient (f32), followed by the sums of the metrics (f64). A long gradient is cut
+/// into parts that are reduced one by one; the metrics are then a separate part, which is complete last.
 class step_bucket {
  public:
   explicit step_bucket(const step_plan& plan);

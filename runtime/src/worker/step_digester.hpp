@@ -40,7 +40,7 @@ class step_digester {
 
   worker_group& group_;
   std::vector<piece> pieces_;
-  /// Empty once they are told.
+  /// Empty once they are reported.
   std::vector<std::string> names_;
   /// A piece of a gradient in the memory of a GPU.
   std::vector<std::byte> copy_;

@@ -17,7 +17,7 @@ std::uint64_t slices_of(const tensor_spec& spec) {
   return (spec.size_bytes() + slice_bytes - 1) / slice_bytes;
 }
 
-/// What is copied at a time from memory that no pointer leads to.
+/// The size of one copy from memory that no pointer can reach.
 constexpr std::uint64_t piece_bytes = 4 << 20;
 
 std::string describe(const tensor_spec& spec) {

@@ -16,7 +16,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Aborts a group of which no other was made: ranks that it had are gone, and do not leave it with this one.
+/// Aborts a group that was not shrunk into the next one: its lost ranks cannot leave it together with this one.
 class unused_predecessor {
  public:
   explicit unused_predecessor(std::unique_ptr<collectives::device_group> group) : group_(std::move(group)) {}
@@ -70,7 +70,7 @@ void worker_group::close(const error& reason, step_id step) {
   }
   if (communicator)
     unreachable_ = communicator->unanswering();
-  // The driver's abort does not find it any more, and this worker may be the first to know.
+  // The driver's abort no longer reaches this group, and this worker may be the first to notice the loss.
   if (on_device && reason.code != errc::none)
     on_device->abort(reason);
   close_device_group(std::move(on_device), step);

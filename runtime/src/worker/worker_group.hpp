@@ -41,7 +41,6 @@ struct device_factories {
       };
 };
 
-/// What a worker opens of its GPU.
 struct opened_gpu {
   std::shared_ptr<collectives::device> device;
   collectives::device_stream stream;
@@ -61,7 +60,7 @@ class worker_group {
     /// The longest that one collective operation may take.
     std::chrono::milliseconds deadline;
     device_factories factories;
-    /// Saves the state where no other worker has it any more, before a hung device ends this process. From a thread of
+    /// Saves the state before a hanging device ends this process, if no other worker has the state. From a thread of
     /// the device group.
     std::function<expected<void>()> save_last_copy;
   };
@@ -69,18 +68,18 @@ class worker_group {
   worker_group(settings how, driver_client& driver, quiescence_gate& gate)
       : how_(std::move(how)), driver_(driver), gate_(gate) {}
 
-  /// From here on, `abort` with this place's generation ends what is formed or being formed.
+  /// After this call, `abort` with this place's generation ends groups that are formed or being formed.
   void begin_generation(const group_place& place);
   /// Forms the communicator of the generation.
   void form();
-  /// Ends both groups. On return nothing writes to this worker's memory any more. Quick only if the groups were
-  /// aborted; aborts them with `reason` unless its code is `none`.
+  /// Ends both groups. After it returns, nothing writes to this worker's memory. Quick only if the groups were aborted;
+  /// aborts them with `reason` unless its code is `none`.
   void close(const error& reason, step_id step);
 
   /// The ranks that did not answer when the group was closed, or that forming did not reach.
   [[nodiscard]] std::vector<rank_id> take_unreachable() { return std::exchange(unreachable_, {}); }
 
-  /// Throws if there is none: it was lost.
+  /// Throws if the communicator was lost.
   [[nodiscard]] collectives::communicator& communicator();
   [[nodiscard]] bool has_communicator() const noexcept { return communicator_ != nullptr; }
 
@@ -90,15 +89,15 @@ class worker_group {
   /// The group for buckets in device memory. Formed by the first call in a generation, which all ranks make alike;
   /// `step` is the last step whose body has returned.
   [[nodiscard]] collectives::device_group& device_group(step_id step);
-  /// Whether it is the one of this generation, and lives.
+  /// Whether `group` is the live group of this generation.
   [[nodiscard]] bool is_device_group(const collectives::device_group& group);
-  /// Ends what is under way in the groups of this generation.
+  /// Ends pending operations in the groups of this generation.
   void give_up(const error& reason) noexcept;
 
   /// Makes pending and later operations of this or an earlier generation fail, whether its group is formed or still
   /// forming. Later generations are unaffected.
   void abort(generation_id generation, const error& reason);
-  /// What the group does and which ranks it waits for, for people.
+  /// The group's activity and the ranks for which it waits, for people.
   [[nodiscard]] std::string describe();
   /// Whether it waits for kernels of this worker's own GPU, which are user code.
   [[nodiscard]] bool waits_for_own_gpu() noexcept;
@@ -115,25 +114,25 @@ class worker_group {
   driver_client& driver_;
   quiescence_gate& gate_;
   group_place place_;
-  /// Memory that the other workers of this host can read: for the life of the process.
+  /// Memory that the other workers of this host can read; lives as long as the process.
   std::shared_ptr<collectives::shared_pool> pool_;
   std::optional<opened_gpu> gpu_;
-  /// NCCL's group of the generation before, of which the next can be made.
+  /// NCCL's group of the previous generation, from which the next can be made.
   std::unique_ptr<collectives::device_group> predecessor_;
-  /// What NCCL was told to listen on when it was first opened.
+  /// The interface given to NCCL when it was first opened.
   std::optional<std::string> nccl_interface_;
   /// The exchanges over the control plane that device groups have made in this generation.
   std::uint64_t device_exchanges_ = 0;
 
   std::vector<rank_id> unreachable_;
 
-  /// For what `abort` and `describe` touch: the rest of this object.
+  /// Guards the members below, which `abort` and `describe` use.
   std::mutex mutex_;
   generation_id generation_;
   std::optional<error> aborted_;
   std::stop_source cancel_forming_;
   std::unique_ptr<collectives::communicator> communicator_;
-  /// Of the same generation; null until it is needed.
+  /// Of the same generation; null before its first use.
   std::unique_ptr<collectives::device_group> device_group_;
 };
 

@@ -104,7 +104,7 @@ class process_host : public actors::training_host {
     changed_.wait(lock, [this] { return released_; });
   }
 
-  /// Aborts what the training thread does and whatever it begins, and does not wait for a release any more.
+  /// Aborts present and later operations of the training thread, and stops waiting for a release.
   void cancel() {
     const auto now = beat();
     abort({run_, now.generation, {errc::stopped, "this worker is ended"}});
@@ -178,7 +178,7 @@ std::unique_ptr<caf::actor_system_config> make_config(const worker_bootstrap& bo
   return config;
 }
 
-/// What a worker computes on that has been given these GPUs.
+/// The device of a worker with these GPUs.
 collectives::device_info first_of(const std::vector<std::string>& gpus) {
   auto found = collectives::find_devices();
   if (!found)
@@ -190,7 +190,7 @@ collectives::device_info first_of(const std::vector<std::string>& gpus) {
   return found->front();
 }
 
-/// What the arithmetic of a GPU's libraries depends on.
+/// Adds all that determines the arithmetic of a GPU's libraries.
 void add_gpu(numerics_fingerprint& fingerprint, const collectives::device_info& gpu) {
   fingerprint.values["device.capability"] = std::to_string(gpu.major) + "." + std::to_string(gpu.minor);
   const auto software = collectives::find_device_software();
@@ -202,7 +202,7 @@ void add_gpu(numerics_fingerprint& fingerprint, const collectives::device_info& 
   }
 }
 
-/// What the arithmetic of this process and of the frameworks in it depends on.
+/// Starts the frameworks, and returns all that determines the arithmetic of this process.
 std::string start_frameworks(const std::vector<function>& functions, const std::vector<std::string>& gpus) {
   auto gpu = gpus.empty() ? std::nullopt : std::optional{first_of(gpus)};
   auto all = frameworks_of(functions);
@@ -273,7 +273,7 @@ class worker_life::impl {
   }
 
  private:
-  /// What another thread may end.
+  /// The participation in a run, which another thread may end.
   struct participation {
     std::shared_ptr<process_host> host;
     actors::driver_relay relay;
@@ -302,7 +302,7 @@ class worker_life::impl {
   void cancel_if_under_way() {
     if (!under_way_.host)
       return;
-    // What the training thread asks of the driver fails from here on.
+    // From here on, the training thread's requests to the driver fail.
     caf::anon_send_exit(under_way_.relay, caf::exit_reason::kill);
     under_way_.host->cancel();
   }

@@ -13,13 +13,13 @@
 
 namespace troupe::runtime {
 
-/// One worker, from joining its node to its release: all that a worker process does, or, in a driver that trains by
-/// itself, some of its threads.
+/// One worker, from joining its node to its release: a whole worker process, or some threads of a driver that trains in
+/// its own process.
 class worker_life {
  public:
   /// Called from any thread. In the first three, which come before anything is taken down, a worker process ends.
   struct hooks {
-    /// The driver has released the worker, and waits for nothing any more.
+    /// The driver has released the worker, and does not wait for it.
     std::function<void()> released = [] {};
     std::function<void(const std::string& reason)> node_lost = [](const std::string&) {};
     /// It could not join, or a framework could not start.
@@ -41,7 +41,7 @@ class worker_life {
   /// From any thread: the training function unwinds as soon as it calls its context, and `run` returns.
   void cancel();
 
-  /// From any thread: what the worker does and whom it waits for, for people.
+  /// The worker's activity and the ranks for which it waits, for people. From any thread.
   [[nodiscard]] std::string describe();
 
  private:

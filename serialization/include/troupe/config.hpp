@@ -59,7 +59,7 @@ struct scaling_config {
   std::uint32_t shards = 8;
   /// Each worker computes on a GPU of its own, or on the number or fraction of GPUs in `resources_per_worker`.
   bool use_gpu = false;
-  /// What each worker reserves. 0 CPUs (the default) reserves none, and workers share the CPUs. A GPU fraction below
+  /// The resources reserved for each worker. With 0 CPUs (the default), workers share the CPUs. A GPU fraction below
   /// one shares a GPU among workers of this run: 0.25 puts four on each. Larger numbers must be whole.
   resources resources_per_worker = {};
   placement_strategy placement = placement_strategy::pack;
@@ -80,7 +80,7 @@ enum class resume_mode : std::uint8_t {
   never = 2,
   /// Fail if there is no checkpoint.
   required = 3,
-  /// Start from the beginning. What the run's directory holds is moved aside, to `name.1`, `name.2`, ...
+  /// Start from the beginning. The existing directory is moved aside, to `name.1`, `name.2`, ...
   restart = 4,
 };
 
@@ -91,7 +91,7 @@ struct allowed_changes {
   bool program = false;
   /// `trainer_config::config`.
   bool configuration = false;
-  /// What the workers' libraries compute, as after an update of the system.
+  /// The results of the workers' libraries, as after an update of the system.
   bool libraries = false;
 };
 
@@ -103,7 +103,7 @@ enum class reduction_mode : std::uint8_t {
   fast = 2,
 };
 
-/// What carries the gradients between workers. Gradients in GPU memory are copied through host memory, except with
+/// The transport of gradients between workers. Gradients in GPU memory are copied through host memory, except with
 /// `automatic` and `nccl`.
 enum class transport_mode : std::uint8_t {
   /// Chosen by the location of the workers and their GPUs.
@@ -168,8 +168,8 @@ struct checkpoint_config {
   std::uint64_t every_steps = 0;
   /// The number of latest checkpoints to keep; at least 1.
   std::uint32_t num_to_keep = 2;
-  /// A metric of `step.report`. The checkpoint with its best value in rank 0's latest report is kept as well, whatever
-  /// its age. Empty: none is kept for its metric. A checkpoint without the metric is never the best.
+  /// A metric of `step.report`. The checkpoint with its best value in rank 0's latest report is also kept, at any age.
+  /// Empty: no checkpoint is kept for its metric. A checkpoint without the metric is never the best.
   std::string score_attribute = {};
   score_mode score_order = score_mode::max;
   /// The number of best checkpoints to keep besides the latest; at least 1. Without a `score_attribute` there are none.
@@ -187,7 +187,7 @@ struct checkpoint_config {
   bool reuse_unchanged = true;
 };
 
-/// What to do about a worker that hangs while its process lives.
+/// The reaction to a worker that hangs while its process lives.
 enum class hang_mode : std::uint8_t {
   /// Only report it.
   report = 1,
@@ -195,7 +195,7 @@ enum class hang_mode : std::uint8_t {
   replace = 2,
 };
 
-/// What to do about a loss, or another metric of a step, that is NaN or infinite.
+/// The reaction to a loss, or another metric of a step, that is NaN or infinite.
 enum class not_finite_mode : std::uint8_t {
   /// Warn, with step and rank.
   warn = 1,
@@ -203,7 +203,7 @@ enum class not_finite_mode : std::uint8_t {
   end_run = 2,
 };
 
-/// What to do about a worker that a debugger holds at a breakpoint.
+/// The reaction to a worker that a debugger holds at a breakpoint.
 enum class debugger_mode : std::uint8_t {
   /// The others wait for it, however long it takes.
   wait = 1,
@@ -213,8 +213,8 @@ enum class debugger_mode : std::uint8_t {
 
 /// How failures are detected, and how many a run tolerates.
 struct failure_config {
-  /// More failures in a row than this, with no new step between them, end the run; 0 ends it at the first. What breaks
-  /// the same group counts once, such as a host with all its workers.
+  /// More failures in a row than this, with no new step between them, end the run; 0 ends it at the first. Losses that
+  /// break the same group count once, such as a host with all its workers.
   std::uint32_t max_failures = 100;
   /// Starts a new worker for each lost one, if there is capacity.
   bool replace_lost = true;
@@ -224,7 +224,7 @@ struct failure_config {
   /// How long a run waits for silent nodes or workers that alone have its state. After that it starts again from its
   /// latest checkpoint.
   std::chrono::milliseconds unreachable_after{300'000};
-  /// How long workers live on when their node has lost its connection to the driver. 0: they end at once.
+  /// How long workers continue when their node has lost its connection to the driver. 0: they end at once.
   std::chrono::milliseconds driver_grace{60'000};
   debugger_mode debugger = debugger_mode::wait;
   not_finite_mode not_finite = not_finite_mode::warn;
@@ -242,7 +242,7 @@ struct failure_config {
 struct cluster_config {
   /// `HOST:PORT` of each caf-node; empty: the driver hosts a node itself and the workers run on this machine.
   std::vector<std::string> nodes;
-  /// Connects without TLS. Any user who reaches a port can then run code as its owner.
+  /// Connects without TLS. Anyone who reaches a port can then run code as its owner.
   bool insecure = false;
   /// Directory of the keys; empty: `$TROUPE_KEYS`, else `~/.config/troupe/keys`.
   std::filesystem::path keys;

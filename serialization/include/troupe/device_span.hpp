@@ -5,8 +5,8 @@
 
 namespace troupe {
 
-/// Elements in the memory of a GPU. They cannot be reached from the host, so it has neither `data()` nor iterators nor
-/// `operator[]`; kernels, libraries and copies take `address()`. The memory has another owner.
+/// Elements in the memory of a GPU, which it does not own. The host cannot access them, so there is no `data()`,
+/// iterator or `operator[]`; kernels, libraries and copies take `address()`.
 template <class T>
 class device_span {
  public:

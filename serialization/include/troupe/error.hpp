@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-/// What went wrong, grouped by the reaction it calls for. Zero is success; numbers are explicit and never reused.
+/// Error codes, grouped by the reaction they require. Zero is success; numbers are explicit and never reused.
 enum class errc : std::uint8_t {
   none = 0,
   /// A configuration or argument is out of range: correct it and call again.
@@ -56,7 +56,7 @@ enum class errc : std::uint8_t {
   internal = 20,
   /// A call to a GPU, its driver or NCCL failed: the message names device, call and cause.
   device_error = 21,
-  /// A host answers, and nobody listens at the port: check the port, and start caf-node there.
+  /// A host answers, but no process listens at the port: check the port, and start caf-node there.
   connection_refused = 22,
   /// Another driver has taken the run over: this one ends, and leaves the workers alone.
   superseded = 23,
@@ -91,8 +91,8 @@ using expected = tl::expected<T, error>;
   return tl::unexpected<error>{std::move(reason)};
 }
 
-/// Returns from the enclosing function with the error of an `expected`, if it has one; goes on with the value
-/// otherwise:
+/// Returns from the enclosing function with the error of an `expected`, if it has one; otherwise continues with the
+/// value:
 ///
 ///     TROUPE_TRY(file.sync());
 ///     TROUPE_TRY(auto file, open(path));

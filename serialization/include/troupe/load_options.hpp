@@ -15,7 +15,7 @@ struct load_options {
   bool ignore_extra = false;
   /// Maps a tensor's name in the checkpoint to its tracked name.
   std::map<std::string, std::string> renames = {};
-  /// The step number goes on, and with it schedule and data order, instead of beginning at 0.
+  /// The step number, and with it schedule and data order, continues instead of beginning at 0.
   bool keep_step = false;
 
   bool operator==(const load_options&) const = default;

@@ -9,5 +9,5 @@
 #include <troupe/messages/trainer.hpp>
 #include <troupe/messages/worker.hpp>
 
-/// What the actors say to each other, split by direction. Whatever can arrive late carries the run and, once there is
+/// The messages between actors, split by direction. A message that can arrive late carries the run and, once there is
 /// one, the generation. Bulk bytes never travel in an actor message.

@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// What a worker requests of a node, or what a node offers. A request of 0 CPUs reserves none.
+/// The resources that a worker requests of a node, or that a node offers. A request of 0 CPUs reserves none.
 struct resources {
   std::uint32_t cpus = 0;
   /// A worker may take a fraction: with 0.25, up to four of one run share a GPU. Above one only whole numbers; nodes

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-/// The outcome of a run: what `fit()` returns, the events that subscribers receive, and the content of `result.json`.
+/// The outcome of a run: the result of `fit()`, the events for subscribers, and the content of `result.json`.
 namespace troupe {
 
 /// How a run ended.
@@ -89,8 +89,8 @@ struct generation_record {
 TROUPE_INSPECT(generation_record, run, generation, attempt, workers, commit_point, steps_redone, interrupted_step,
                pause_seconds, reason, members)
 
-/// What happened to the checkpoints that were due. A checkpoint that a regroup interrupted is not counted: it is taken
-/// again.
+/// Counts of the due checkpoints by outcome. A checkpoint that a regroup interrupted is taken again, so it is not
+/// counted.
 struct checkpoint_counts {
   /// Durable.
   std::uint64_t taken = 0;
@@ -134,7 +134,7 @@ struct program_span {
 
 TROUPE_INSPECT(program_span, first_step, last_step, build_id, configuration_digest, libraries)
 
-/// What `fit()` returns. Also written as `result.json` into the run's directory.
+/// The result of `fit()`. Also written as `result.json` into the run's directory.
 struct run_result {
   run_id run;
   std::string name;
@@ -151,7 +151,7 @@ struct run_result {
   std::string latest_checkpoint;
   /// The checkpoint with the best score, also if an earlier process of the run took it.
   std::optional<kept_checkpoint> best_checkpoint;
-  /// Those in the run's directory, oldest first.
+  /// The checkpoints in the run's directory, oldest first.
   std::vector<kept_checkpoint> checkpoints;
   checkpoint_counts due_checkpoints;
   /// The run's directory.
@@ -172,8 +172,8 @@ struct run_result {
   /// From `fit()` to the first applied step, in seconds; 0 if no step was applied.
   double seconds_to_first_step = 0;
   double seconds_total = 0;
-  /// What has computed the steps, oldest first. More than one if the run went on with `run_config::allow_changed`: the
-  /// result is then no single program's.
+  /// The programs that have computed the steps, oldest first. More than one if the run continued with
+  /// `run_config::allow_changed`.
   std::vector<program_span> programs;
   /// The checkpoint of another run that this one began with (`load_checkpoint`); empty for none.
   std::string loaded_from;

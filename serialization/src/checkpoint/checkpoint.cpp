@@ -22,7 +22,7 @@ namespace {
 /// The size of one read: small enough to be hashed while it is still in the cache.
 constexpr std::uint64_t piece_bytes = 512 << 10;
 
-/// What one thread verifies at a time if chunks are small.
+/// The bytes that one thread verifies at a time if chunks are small.
 constexpr std::uint64_t stretch_bytes = 8 << 20;
 
 /// A range of a part's file: a chunk, or, without a tensor, padding.

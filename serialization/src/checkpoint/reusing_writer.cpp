@@ -101,7 +101,7 @@ expected<placed_chunk> reusing_writer::place(const fs::path& directory, const pl
   return taken ? placed_chunk{chunk_place::link, checksum} : placed_chunk{chunk_place::own_file, 0};
 }
 
-/// Links first, then reads: what was compared stays, whatever happens to the older directory meanwhile.
+/// Links first, then reads: so the compared file stays even if the older directory is removed meanwhile.
 expected<bool> reusing_writer::take_over(const fs::path& from, const fs::path& to, std::span<const std::byte> bytes,
                                          const std::stop_token& stop) {
   auto linked = files_->link(from, to);

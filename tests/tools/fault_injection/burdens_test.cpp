@@ -58,7 +58,7 @@ TEST_CASE("who writes to a log that nobody reads waits until it is read again") 
     return ::write(writer, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   };
   CHECK(write("before\n"));
-  log.settle();
+  log.drain();
   CHECK(read_file(scratch.path() / "log") == "before\n");
 
   log.hold();
@@ -67,9 +67,9 @@ TEST_CASE("who writes to a log that nobody reads waits until it is read again") 
   CHECK(errno == EAGAIN);
 
   log.release();
-  log.settle();
+  log.drain();
   CHECK(write("after\n"));
-  log.settle();
+  log.drain();
   CHECK(read_file(scratch.path() / "log").ends_with("\nafter\n"));
   ::close(writer);
 }

@@ -13,7 +13,7 @@ using namespace troupe::testing;
 namespace {
 
 /// Runs troupe-chaos in its own directory.
-struct trial {
+struct test_run {
   scratch_directory scratch;
 
   [[nodiscard]] child_process start(std::vector<std::string> more) const {
@@ -35,7 +35,7 @@ bool contains(const std::string& text, const std::string& part) {
 } // namespace
 
 TEST_CASE("a run that ends with other bits is found, and its files are kept") {
-  trial t;
+  test_run t;
   // With --fast the sums depend on the number of workers.
   auto process = t.start({"--program", "charlm --fast --batch 64 --embedding 16 --hidden 32 --evaluate-every 1000000",
                           "--kinds", "kill", "--faults", "1", "--mean-interval", "100ms"});
@@ -47,7 +47,7 @@ TEST_CASE("a run that ends with other bits is found, and its files are kept") {
 }
 
 TEST_CASE("a hung run is reported with the state of its workers") {
-  trial t;
+  test_run t;
   // This seed freezes a worker for longer than the limit, which is shorter than the run takes to notice.
   auto process = t.start(
       {"--kinds", "freeze", "--faults", "50", "--seed", "5", "--mean-interval", "300ms", "--hung-after", "1000ms"});
@@ -59,8 +59,8 @@ TEST_CASE("a hung run is reported with the state of its workers") {
   CHECK(t.processes().empty());
 }
 
-TEST_CASE("an interrupted trial leaves no process behind") {
-  trial t;
+TEST_CASE("an interrupted run leaves no process behind") {
+  test_run t;
   auto process = t.start({"--kinds", "freeze", "--faults", "50", "--mean-interval", "100ms"});
   REQUIRE(becomes_true([&] { return contains(process.out(), "freeze      process") || !process.running(); }));
   CHECK(!t.processes().empty());
@@ -71,9 +71,9 @@ TEST_CASE("an interrupted trial leaves no process behind") {
   CHECK(t.processes().empty());
 }
 
-TEST_CASE("a trial that ends early thaws the disk that it has frozen") {
+TEST_CASE("a run that ends early thaws the disk that it has frozen") {
   for (auto signal : {SIGINT, SIGKILL}) {
-    trial t;
+    test_run t;
     auto process = t.start({"--kinds", "freeze-disk", "--faults", "50", "--mean-interval", "100ms", "--seed", "2"});
     REQUIRE(becomes_true([&] {
       return contains(process.out(), "freeze-disk the disk") || contains(process.out(), "skipped: freeze-disk");
@@ -96,7 +96,7 @@ TEST_CASE("a trial that ends early thaws the disk that it has frozen") {
 }
 
 TEST_CASE("faults that are not permitted or not possible are skipped with a message") {
-  trial t;
+  test_run t;
   auto process = t.start({"--nodes", "0", "--kinds", "kill,kill-node,freeze-node", "--faults", "1", "--workers", "2",
                           "--mean-interval", "100ms"});
   auto status = process.wait();
@@ -115,7 +115,7 @@ TEST_CASE("invalid options are rejected before anything starts") {
                                                                    {"--faults", "3", "--minutes", "1"},
                                                                    {"--mean-interval", "soon"},
                                                                    {"--no-such-option"}}) {
-    trial t;
+    test_run t;
     auto process = t.start(mistake);
     auto status = process.wait();
     INFO(mistake.front());

@@ -106,7 +106,7 @@ TEST_CASE("a run that failed or left no result has not finished") {
   CHECK(judge(facts).front().detail == "it left no result");
 }
 
-TEST_CASE("a trial fails if planned faults found no victim") {
+TEST_CASE("a run fails if planned faults found no victim") {
   CHECK(broken_by([](evidence& x) { x.planned_faults = 2; }) == injected);
   CHECK(broken_by([](evidence& x) { x.planned_faults = 0; }).empty());
 }

@@ -44,7 +44,7 @@ class contender {
 /// The names of all contenders in this program.
 [[nodiscard]] std::span<const std::string_view> contender_names() noexcept;
 
-/// What the contenders of one rank share: the process's memory and the groups, which are formed on first use.
+/// The data shared by the contenders of one rank: the process's memory and the groups, which are formed on first use.
 class contender_factory {
  public:
   explicit contender_factory(rank_link& link);

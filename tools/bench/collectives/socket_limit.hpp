@@ -9,14 +9,14 @@
 
 namespace troupe::bench {
 
-/// Plain loopback TCP sockets between all ranks, and nothing above them: what a sum over them can take at least. No
-/// frames, no checks, no deadlines, no order of addition.
+/// Plain loopback TCP sockets between all ranks: a lower bound of the time of a sum over them. No frames, no checks, no
+/// deadlines, no order of addition.
 class plain_sockets {
  public:
   /// Connects all ranks; all call it. Throws `std::runtime_error`.
   explicit plain_sockets(rank_link& link);
 
-  /// All peers have `data.size()` elements, too. Reduce-scatter, then all-gather, both directly between all ranks.
+  /// `data` has the same size on all ranks. Reduce-scatter, then all-gather, both directly between all ranks.
   void sum(std::span<float> data);
 
  private:

@@ -64,7 +64,7 @@ void run_driver(const driver_setup& setup) {
           },
           [](const caf::error& reason) { std::fprintf(stderr, "%s\n", actors::from_caf(reason).message.c_str()); });
   setup.events.write(event_kind::ended, static_cast<std::uint64_t>(status));
-  // The one that gave the command waits for this process; a run that failed was not told to end.
+  // The command's sender waits for this process. A failed run got no command to end.
   stopper.detach();
   self->send_exit(events, caf::exit_reason::user_shutdown);
   self->wait_for(events);

@@ -6,7 +6,7 @@
 
 namespace troupe::bench {
 
-/// What a process of the run has done.
+/// The kinds of events of a run's processes.
 enum class event_kind : std::uint8_t {
   /// A host listens; the value is its port.
   listens,
@@ -38,7 +38,7 @@ class event_writer {
  public:
   explicit event_writer(int fd) noexcept : fd_(fd) {}
 
-  /// Callable from any thread. Ends the process if nobody reads: there is nothing left to do.
+  /// Callable from any thread. Ends the process if the reader is gone.
   void write(event_kind kind, std::uint64_t value) const {
     const event what{kind, value, std::chrono::steady_clock::now().time_since_epoch().count()};
     if (::write(fd_, &what, sizeof(what)) != static_cast<ssize_t>(sizeof(what)))

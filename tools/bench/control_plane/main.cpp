@@ -17,13 +17,13 @@ namespace {
 
 using troupe::bench::run_measures;
 
-/// What a run may need, whatever its size.
+/// The limits of a run of any size.
 constexpr auto most_start_ms = 2000.0;
 constexpr auto most_regroup_ms = 200.0;
 constexpr auto most_kib_per_worker = 64.0;
 
-/// A worker of the largest run may cost the driver so much more than one of the smallest. Processor time, because a
-/// busy machine hardly changes it.
+/// The factor by which a worker of the largest run may cost the driver more than one of the smallest. Measured in
+/// processor time, which a busy machine hardly changes.
 constexpr auto most_growth = 2.0;
 
 double kib_per_worker(const run_measures& x) {
@@ -43,7 +43,7 @@ void print(const run_measures& x) {
   std::fflush(stdout);
 }
 
-/// Says which aims are met. False if one is not.
+/// Prints which aims are met. False if one is missed.
 bool check_aims(const std::vector<run_measures>& rows) {
   auto all = true;
   auto check = [&](const std::string& what, double value, double most, const char* unit) {

@@ -12,7 +12,7 @@ struct resident_memory {
   std::uint64_t most_bytes = 0;
 };
 
-/// Of this process, or a child. Throws `exception` for one that is gone.
+/// The memory of this process or a child. Throws `exception` if it has ended.
 [[nodiscard]] resident_memory memory_of(pid_t process);
 
 /// The processor time that a process has used. Throws as above.

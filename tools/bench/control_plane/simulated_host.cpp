@@ -57,7 +57,7 @@ class crowd {
       end(worker, which);
   }
 
-  /// As the kernel would, which kills whom it likes.
+  /// Kills an arbitrary worker, as the kernel would.
   void kill_one() {
     auto lock = std::unique_lock{mutex_};
     if (living_.empty())

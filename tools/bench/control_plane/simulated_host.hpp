@@ -13,13 +13,12 @@ struct host_setup {
   /// How many workers it offers to take in.
   std::uint32_t capacity = 0;
   event_writer events;
-  /// A byte for each worker that is to be killed.
+  /// Each byte read from here kills a worker.
   int commands = -1;
 };
 
-/// A node as caf-node has it, on a port of loopback, with actors in the place of worker processes. They speak the
-/// protocol of a worker and compute nothing. Ends the process when nobody can give commands any more. Throws
-/// `exception`.
+/// A node like that of caf-node, on a loopback port, with actors instead of worker processes. They follow the protocol
+/// of a worker and compute nothing. Ends the process when the commands' writer is gone. Throws `exception`.
 [[noreturn]] void run_host(const host_setup& setup);
 
 } // namespace troupe::bench

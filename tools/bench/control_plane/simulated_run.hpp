@@ -5,7 +5,7 @@
 
 namespace troupe::bench {
 
-/// What is measured of one run.
+/// The measurements of one run.
 struct run_measures {
   std::uint32_t workers = 0;
   std::uint32_t hosts = 0;
@@ -31,8 +31,8 @@ struct run_shape {
   std::uint32_t kills = 3;
 };
 
-/// A driver, and hosts with simulated workers, in processes of their own. Throws `exception` if anything takes longer
-/// than a minute or ends by itself. To be called by a process of one thread: it forks.
+/// Runs a driver, and hosts with simulated workers, in separate processes. Throws `exception` if anything takes longer
+/// than a minute or ends by itself. Forks, so the caller must have only one thread.
 [[nodiscard]] run_measures measure_run(const run_shape& shape);
 
 } // namespace troupe::bench

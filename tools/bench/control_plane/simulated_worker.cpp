@@ -27,7 +27,7 @@ constexpr auto join_limit = 60s;
 /// As often as a real worker.
 constexpr auto beat_interval = 200ms;
 
-/// What a small transformer tracks: that text is in every worker's plan.
+/// The tracked tensors of a small transformer, for every worker's plan.
 std::string describe_tensors() {
   auto result = std::string{};
   for (int layer = 0; layer < 12; ++layer)
@@ -37,7 +37,7 @@ std::string describe_tensors() {
   return result;
 }
 
-/// What a worker sends to the exchange of its generation: the address at which it would listen.
+/// A worker's contribution to the exchange of its generation: the address at which it would listen.
 std::string address_of(const group_place& place, worker_id worker) {
   sockaddr_in where{};
   where.sin_family = AF_INET;
@@ -78,7 +78,7 @@ class simulated_worker : public actors::worker_actor::base {
   const char* name() const override { return "troupe.simulated_worker"; }
 
  private:
-  /// One that ends here is missed: the run does not begin, or a generation is not formed.
+  /// Ends this worker. The benchmark then fails, because the run does not begin or a generation is not formed.
   auto give_up() {
     return [this](const caf::error& reason) {
       std::fprintf(stderr, "simulated worker %u: %s\n", request_.worker.value,
@@ -178,7 +178,7 @@ class simulated_worker : public actors::worker_actor::base {
             unless_aborted(place_.generation));
   }
 
-  /// What is refused because its generation is over is said again in the next.
+  /// Ignores a refusal because the generation is over: the message is repeated in the next.
   std::function<void(const caf::error&)> unless_aborted(generation_id generation) {
     return [this, generation](const caf::error& reason) {
       const auto code = actors::from_caf(reason).code;

@@ -12,7 +12,7 @@
 
 namespace troupe::bench {
 
-/// What the workers of a host have in common.
+/// The common data of the workers of a host.
 struct host_facts {
   actors::node_actor node;
   std::string host;

@@ -10,7 +10,7 @@
 
 namespace troupe::tool {
 
-/// What a path on the command line refers to.
+/// The object to which a path on the command line refers.
 struct place {
   /// All checkpoints in it, including damaged ones, oldest first; only one if the path is a checkpoint.
   std::vector<std::filesystem::path> checkpoints;

@@ -85,7 +85,7 @@ void print_map(const char* what, const std::map<std::string, std::string>& texts
   }
 }
 
-/// What computed the steps before the present program and configuration.
+/// Prints the programs that computed the steps before the present program and configuration.
 void print_earlier_programs(const serialization::manifest& content) {
   const auto programs = parsed(content.earlier_programs_json);
   if (!programs.is_array())

@@ -12,17 +12,16 @@
 
 namespace troupe::actors {
 
-/// What a checkpoint store is told at its start.
 struct checkpoint_store_config {
   run_id run;
   /// The directory that holds the run's checkpoints.
   std::filesystem::path directory;
   serialization::retention_policy keep = {};
-  /// Hears of every checkpoint before the workers do, in the store's thread.
+  /// Called for every checkpoint before the workers get the outcome, in the store's thread.
   std::function<void(const checkpoint_outcome&)> on_outcome = {};
 };
 
-/// Spawns the checkpoint store of one run, on a thread of its own: it waits for the device.
+/// Spawns the checkpoint store of one run, on its own thread because it blocks on the device.
 [[nodiscard]] checkpoint_store spawn_checkpoint_store(caf::actor_system& system, checkpoint_store_config config);
 
 } // namespace troupe::actors

@@ -7,9 +7,9 @@
 
 namespace troupe::actors {
 
-/// What a worker's threads say to its driver, whatever becomes of the connection: a request is sent again to each new
-/// set of handles until it is answered. The promises are those of `run_control`, `collectives_actor` and
-/// `checkpoint_store`. In the worker's process.
+/// Carries the requests of a worker's threads to its driver across reconnects: a request is repeated to each new set of
+/// handles until it is answered. The promises are those of `run_control`, `collectives_actor` and `checkpoint_store`.
+/// In the worker's process.
 using driver_relay = driver_follower::extend<
     // To be sent once.
     caf::result<void>(worker_ready, worker_actor), caf::result<plan_accepted>(run_plan),
@@ -18,7 +18,7 @@ using driver_relay = driver_follower::extend<
     caf::result<void>(exchange_ended), caf::result<exit_granted>(exit_request), caf::result<void>(exit_withdrawn),
     caf::result<checkpoint_outcome>(checkpoint_part), caf::result<storage_view>(storage_probe)>;
 
-/// Nothing is passed on before it has been told the first handles.
+/// Forwards nothing before it has the first handles.
 [[nodiscard]] driver_relay spawn_driver_relay(caf::actor_system& system);
 
 } // namespace troupe::actors

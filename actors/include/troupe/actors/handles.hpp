@@ -6,17 +6,16 @@
 #include <caf/result.hpp>
 #include <caf/typed_actor.hpp>
 
-/// The typed interfaces of Troupe's actors: who may say what to whom, and what comes back. The promise of each message
-/// stands above its signature. Errors are `troupe::errc`, carried as `caf::error` (see error_conversion.hpp).
+/// The typed interfaces of Troupe's actors. The promise of each message is above its signature. Errors are
+/// `troupe::errc`, carried as `caf::error` (see error_conversion.hpp).
 namespace troupe::actors {
 
-/// A node's host program is going away. It has no wire format: one that arrives from another process is rejected.
+/// A node's host program is going away. Has no wire format: rejected if it arrives from another process.
 struct drain_request {
   std::uint64_t grace_ms = 0;
 };
 
-/// One worker, in its process, with which it ends. Its node starts and watches the process; the trainer commands the
-/// worker.
+/// One worker. Ends with its process, which its node starts and watches; the trainer commands the worker.
 using worker_actor = caf::typed_actor<
     // Enters the training function on a thread of its own. Answers at once; the end comes as `worker_finished`. Not
     // idempotent.
@@ -27,10 +26,10 @@ using worker_actor = caf::typed_actor<
     caf::result<void>(abort_training),
     // Lets the process end. Answers at once, the process ends after it. Idempotent.
     caf::result<void>(release_worker),
-    // Answers at once, whatever the training thread does.
+    // Answers at once, even while the training thread is busy.
     caf::result<activity_answer>(activity_question)>;
 
-/// What nodes and workers tell the driver of a run. Implemented by the trainer.
+/// Messages from nodes and workers to the driver of a run. Implemented by the trainer.
 using run_control = caf::typed_actor<
     // A worker has joined, or has another handle for the driver. Fails with `errc::stale_generation` for a worker of
     // another run. Idempotent.
@@ -62,16 +61,16 @@ using run_control = caf::typed_actor<
 using collectives_actor = caf::typed_actor<
     // Begins a generation. Pending exchanges of older ones fail with `errc::stale_generation`. Idempotent.
     caf::result<void>(generation_started),
-    // An all-gather of one blob for each rank: answers when all ranks have sent theirs. Fails with
-    // `errc::stale_generation` for another generation than the current one, `errc::aborted` for one that was given up.
+    // An all-gather of one blob per rank: answers when all ranks have sent theirs. Fails with `errc::stale_generation`
+    // for a generation other than the current one, and with `errc::aborted` for an exchange that was given up.
     // Repeating it is harmless.
     caf::result<exchange_result>(exchange_request),
-    // Gives up an exchange: it fails for whoever waits for it, and whoever comes to it later. Idempotent.
+    // Gives up an exchange: it fails for ranks that wait for it and for ranks that request it later. Idempotent.
     caf::result<void>(exchange_ended),
-    // A worker that has to exit asks for a permit: answers when no other worker holds one. Fails with
+    // A worker that must exit requests a permit: answers when no other worker holds one. Fails with
     // `errc::stale_generation` for another run. Repeating it is harmless.
     caf::result<exit_granted>(exit_request),
-    // It needs none any more: its request fails with `errc::aborted`, and the next worker gets a permit. Idempotent.
+    // The worker need not exit: its request fails with `errc::aborted`, and the next worker gets a permit. Idempotent.
     caf::result<void>(exit_withdrawn),
     // A worker is gone. From the trainer. Idempotent.
     caf::result<void>(worker_gone)>;
@@ -79,13 +78,13 @@ using collectives_actor = caf::typed_actor<
 /// Commits the checkpoints of a run, and decides which stay. Ends with the run, before its directory is given up; runs
 /// on a thread of its own.
 using checkpoint_store = caf::typed_actor<
-    // What all manifests of the run have in common. To be sent before the first part. Idempotent.
+    // The common content of all manifests of the run. Send it before the first part. Idempotent.
     caf::result<void>(checkpoint_metadata),
-    // Begins a generation: what older ones have not completed fails with `errc::stale_generation`, now and later.
+    // Begins a generation: incomplete checkpoints of older ones fail with `errc::stale_generation`, now and later.
     // Idempotent.
     caf::result<void>(generation_started),
-    // One rank's part. Answers when the checkpoint is durable or given up; never fails but for
-    // `errc::stale_generation`. Idempotent.
+    // One rank's part. Answers when the checkpoint is durable or given up; fails only with `errc::stale_generation`.
+    // Idempotent.
     caf::result<checkpoint_outcome>(checkpoint_part),
     // Looks for a worker's file, and makes one for it to look at. Answers at once. Idempotent.
     caf::result<storage_view>(storage_probe)>;
@@ -103,8 +102,8 @@ using driver_follower = caf::typed_actor<
     // Idempotent.
     caf::result<void>(run_control, collectives_actor, checkpoint_store)>;
 
-/// One host's representative: starts worker processes, watches them, and vouches for them. Owned by caf-node's main, or
-/// by the trainer when the driver hosts it.
+/// The agent of one host: starts worker processes, watches them, and vouches for them. Owned by caf-node's main, or by
+/// the trainer when the driver hosts it.
 using node_actor = caf::typed_actor<
     // Says what the node has. Answers at once. Idempotent.
     caf::result<node_offer>(offer_request),
@@ -136,7 +135,7 @@ using node_actor = caf::typed_actor<
     // change. Fails with `errc::wrong_secret`.
     caf::result<run_control, collectives_actor, checkpoint_store>(join_proof, driver_follower)>;
 
-/// Who wants to hear how a run goes. Nothing waits for it.
+/// An observer of a run. The run does not wait for it.
 using run_observer = caf::typed_actor<caf::result<void>(run_started), caf::result<void>(run_progress),
                                       caf::result<void>(checkpoint_saved), caf::result<void>(checkpoint_skipped),
                                       caf::result<void>(checkpoint_failed), caf::result<void>(generation_record),
@@ -145,8 +144,8 @@ using run_observer = caf::typed_actor<caf::result<void>(run_started), caf::resul
 /// Owns one run, from `fit_request` to `run_result`. An ordinary actor: spawn it in any actor system that was prepared
 /// by `troupe::prepare`, subscribe to it, monitor it, ask it to stop.
 using trainer_actor = caf::typed_actor<
-    // Runs the training. Answers when the run has ended, whatever its status, and nothing of it is left: a failed run
-    // is a `run_result` with status `failed`. Fails with `errc::already_exists` when asked twice.
+    // Runs the training. Answers when the run has ended and none of its processes is left; a failed run is a
+    // `run_result` with status `failed`. Fails with `errc::already_exists` when sent twice.
     caf::result<run_result>(fit_request),
     // Sends events to this observer from now on. Answers at once.
     caf::result<void>(run_observer),

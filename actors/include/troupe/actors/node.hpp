@@ -11,7 +11,6 @@
 
 namespace troupe::actors {
 
-/// What a node is told at its start.
 struct node_config {
   std::string host;
   std::string address;
@@ -23,7 +22,7 @@ struct node_config {
   std::vector<std::string> devices = {};
 };
 
-/// Spawns a node actor. Whoever spawns it owns it; when it ends, its launcher ends all processes.
+/// Spawns a node actor, which the caller owns. When it ends, its launcher ends all processes.
 [[nodiscard]] node_actor spawn_node(caf::actor_system& system, node_config config,
                                     const launcher_factory& make_launcher);
 

@@ -20,8 +20,7 @@ struct launch_request {
   std::string secret;
   std::vector<std::string> arguments;
   std::map<std::string, std::string> environment;
-  /// The GPUs that are to be visible to it, by their names in CUDA_VISIBLE_DEVICES. If empty, the variable is left as
-  /// it is for the node.
+  /// The GPUs visible to it, by their names in CUDA_VISIBLE_DEVICES. If empty, it inherits the node's variable.
   std::vector<std::string> devices;
 };
 
@@ -33,7 +32,7 @@ struct launch_outcome {
   expected<std::uint32_t> pid;
 };
 
-/// What a launcher tells its node; called from a thread of the launcher's.
+/// The reports of a launcher to its node; called from a thread of the launcher.
 struct launcher_events {
   /// Exactly once for each `start`, before anything else of that process.
   std::function<void(launch_outcome)> started;
@@ -43,8 +42,8 @@ struct launcher_events {
   std::function<void(worker_ended)> ended;
 };
 
-/// Starts and watches the processes of a node. The node actor decides, this acts: runtime/ implements it with real
-/// processes, tests fake it. Called from one thread at a time.
+/// Starts and watches the processes of a node, as the node actor decides. runtime/ implements it with real processes;
+/// tests fake it. Called from one thread at a time.
 class process_launcher {
  public:
   virtual ~process_launcher() = default;

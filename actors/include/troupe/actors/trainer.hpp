@@ -38,8 +38,8 @@ class part_receiver {
   virtual void lend(const std::filesystem::path& checkpoint) = 0;
 };
 
-/// What a trainer needs of the world around it: runtime/ provides the real things, tests fake ones. All but
-/// `compare_numerics` and `is_loopback` may block: they are called in other threads than the trainer's.
+/// A trainer's dependencies: runtime/ provides real ones, tests fake ones. All but `compare_numerics` and `is_loopback`
+/// may block, and are not called in the trainer's thread.
 struct trainer_services {
   /// Connects to the node at an address of the configuration; hosts one if that is empty. Called in several threads at
   /// once.

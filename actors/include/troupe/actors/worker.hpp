@@ -19,7 +19,7 @@ class training_host {
   virtual void abort(const abort_training& message) = 0;
   virtual void release() = 0;
 
-  /// What the training thread does, for the beats. Never waits for it.
+  /// The training thread's state, for heartbeats. Does not wait for that thread.
   [[nodiscard]] virtual worker_beat beat() = 0;
 
   /// The same for people, with the call that it is in and the ranks that it waits for. Never waits for it either.

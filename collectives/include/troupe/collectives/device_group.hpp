@@ -42,8 +42,8 @@ class device_bucket {
 ///     sums.finish(part, stream);                     // this worker's partial sums, put on the stream of backward
 ///     ready.record(stream);
 ///     group.reduce_leaves(layout, shards, ownership, sums.partials(), result, ready, divisor, part);
-///     ...                                            // backward goes on; more parts
-///     group.finish();                                // all that was begun is reduced
+///     ...                                            // backward continues; more parts
+///     group.finish();                                // all started parts are reduced
 ///
 /// A call that starts a reduction returns once it is running, on the group's streams or its thread. All ranks start the
 /// same reductions in the same order. One thread makes all calls except `abort`. Partial sums, events and results stay
@@ -107,7 +107,7 @@ class device_group {
   /// not reached a `ready` event, or does not finish a sum. From any thread; makes no device call.
   [[nodiscard]] virtual bool awaits_own_gpu() const noexcept = 0;
 
-  /// A description for whoever looks for the slow rank: "nccl 2.28.9, in reduce_leaves #12 (part 3), which waits for
+  /// Describes the running call, to find the slow rank: "nccl 2.28.9, in reduce_leaves #12 (part 3), which waits for
   /// this worker's own GPU". From any thread.
   [[nodiscard]] virtual std::string describe() const = 0;
 };

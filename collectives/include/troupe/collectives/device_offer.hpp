@@ -9,7 +9,7 @@
 
 namespace troupe::collectives {
 
-/// What one rank tells the others about its device, before the transport for gradients is chosen.
+/// One rank's description of its device to the others, before the transport for gradients is chosen.
 struct device_offer {
   /// The GPU's UUID: equal for ranks that share one.
   std::string device;

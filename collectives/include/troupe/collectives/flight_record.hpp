@@ -74,7 +74,7 @@ struct call_record {
 [[nodiscard]] std::string describe_mismatch(rank_id left, const call_record& of_left, rank_id right,
                                             const call_record& of_right);
 
-/// What a rank is doing, or did last; helps to find the slow rank.
+/// The current or last call of a rank; helps to find the slow rank.
 struct flight_record {
   struct peer_state {
     rank_id rank;

@@ -7,8 +7,8 @@
 
 namespace troupe::collectives {
 
-/// What to do if a device or NCCL does not release a group that was aborted. Kernels and copies may then still write,
-/// so this process must not report the loss; it has to end. The group calls these functions from its own threads.
+/// The reaction to a device or NCCL that does not release an aborted group. Kernels and copies may then still write, so
+/// this process must not report the loss and must end. The group calls these functions from its own threads.
 struct hang_policy {
   /// The collectives actor's answer to a request to exit.
   struct permit {
@@ -16,7 +16,7 @@ struct hang_policy {
     bool is_last_holder = false;
   };
 
-  /// Returns once this process may end. Other hanging processes wait until it is gone. An error counts as a permit.
+  /// Returns once this process may end. Other hanging processes wait until it has ended. An error counts as a permit.
   std::function<expected<permit>()> request_exit;
   /// The hanging call has returned and the process continues: others need not wait for its exit.
   std::function<void()> withdraw_exit;
@@ -26,10 +26,9 @@ struct hang_policy {
   /// Ends the process; `why` is for its log. Default: SIGKILL to itself, which counts as a loss.
   std::function<void(const error& why)> end_process;
 
-  /// The limits of NCCL's `revoke` and `abort`, each; of the work that is left on a stream; of the exit permit; and of
-  /// the copy.
+  /// The limits of NCCL's `revoke` and `abort`, each; of pending work on a stream; of the exit permit; and of the copy.
   std::chrono::milliseconds abort_deadline = std::chrono::seconds{5};
-  std::chrono::milliseconds settle_deadline = std::chrono::seconds{5};
+  std::chrono::milliseconds drain_deadline = std::chrono::seconds{5};
   std::chrono::milliseconds exit_permit_deadline = std::chrono::seconds{30};
   std::chrono::milliseconds copy_deadline = std::chrono::seconds{60};
 };

@@ -50,8 +50,8 @@ struct nccl_options {
 [[nodiscard]] expected<std::string> find_nccl();
 
 /// Forms the group. Every rank of the generation calls it, each with its own GPU; it returns once all are connected.
-/// Calls `exchange` twice. NCCL sends clear text between hosts and authenticates nobody. It listens on the interfaces
-/// that NCCL_SOCKET_IFNAME names, or on one it picks.
+/// Calls `exchange` twice. NCCL sends clear text between hosts and does not authenticate peers. It listens on the
+/// interfaces that NCCL_SOCKET_IFNAME names, or chooses one.
 ///
 /// Fails with the exchange's error, `errc::unsatisfiable` (no NCCL), `errc::invalid_argument` (two ranks on one GPU),
 /// `errc::mismatch` (a blob is from another generation or group), `errc::timed_out`, `errc::aborted` (cancelled, or

@@ -12,9 +12,9 @@
 
 namespace troupe::collectives {
 
-/// This process's memory that peers can read: one sealed memory file from which blocks are allocated. Nobody else can
-/// write to it, except with `peer_access::pinnable`. A process has one pool for its lifetime; whoever receives its
-/// descriptor sees all blocks at their offsets.
+/// This process's memory that peers can read: one sealed memory file from which blocks are allocated. No other process
+/// can write to it, except with `peer_access::pinnable`. A process has one pool for its lifetime; receivers of its
+/// descriptor see all blocks at their offsets.
 ///
 /// Blocks start on page boundaries. Allocation backs them with memory, so no later access fails. Freed blocks are
 /// reused. From any thread.
@@ -25,7 +25,7 @@ class shared_pool final : public std::pmr::memory_resource {
   /// only.
   enum class peer_access : std::uint8_t { read_only, pinnable };
 
-  /// With room for as many bytes as this machine has memory, or `capacity_bytes`. Only allocated blocks use memory.
+  /// The default capacity is this machine's memory. Only allocated blocks use memory.
   [[nodiscard]] static expected<std::shared_ptr<shared_pool>> make(std::uint64_t capacity_bytes = 0,
                                                                    peer_access peers = peer_access::read_only);
 

@@ -73,7 +73,7 @@ struct finish_plan {
   std::vector<tree_operand> operands;
   /// In execution order.
   std::vector<tree_addition> additions;
-  /// What remains. If the operands cover all shards: the total, in the place of operand 0. Otherwise the largest
+  /// The remaining sums. If the operands cover all shards: the total, in the place of operand 0. Otherwise the largest
   /// subtrees they cover, from left to right.
   std::vector<tree_output> outputs;
 

@@ -16,7 +16,7 @@
 /// between hosts and for streams of checkpoint parts.
 namespace troupe::collectives::tcp {
 
-/// What a read or write achieved.
+/// The result of a read or write.
 struct transferred {
   enum class state : std::uint8_t {
     /// More may be possible now.
@@ -31,7 +31,7 @@ struct transferred {
   state after = state::open;
 };
 
-/// A stream of bytes to one peer over a socket that does not block: as they are, or through TLS. One thread at a time.
+/// A stream of bytes to one peer over a non-blocking socket, in clear text or through TLS. One thread at a time.
 class channel {
  public:
   channel() = default;
@@ -78,8 +78,8 @@ enum class tls_side : std::uint8_t { client, server };
 /// The key of one connection's TLS session.
 using session_key = std::array<std::byte, 32>;
 
-/// What only the two ends of one TLS session know ("EXPORTER-Channel-Binding", RFC 9266). A proof that includes it is
-/// of no use in another session.
+/// A value known only to the two ends of one TLS session ("EXPORTER-Channel-Binding", RFC 9266). A proof that includes
+/// it is invalid in any other session.
 using session_binding = std::array<std::byte, 32>;
 
 /// TLS 1.3 without certificates: both sides have the session's key, and the name says which connection it is.
@@ -97,7 +97,7 @@ class tls_session {
   [[nodiscard]] virtual const session_binding& binding() const noexcept = 0;
 };
 
-/// A channel whose handshake is to be completed, by `shake_hands`, before anything is read or written.
+/// A channel whose handshake must be completed with `shake_hands` before any read or write.
 class tls_channel : public channel, public tls_session {};
 
 /// Borrows nothing. Fails with `errc::internal` if OpenSSL cannot provide TLS 1.3.

@@ -53,9 +53,8 @@ struct tcp_options {
   /// The longest that connecting to all peers may take once the addresses are exchanged.
   std::chrono::milliseconds connect_deadline = std::chrono::seconds{30};
 
-  /// A peer that says nothing for this long, although it is asked, is unreachable: the call that needs it fails, and so
-  /// does connecting to it. Processes answer whatever their callers do, unless they are frozen. None: only the
-  /// deadlines count.
+  /// A peer that does not answer for this long is unreachable: calls that need it fail, and so does connecting to it.
+  /// Unless they are frozen, processes answer even while their callers are busy. None: only the deadlines apply.
   std::optional<std::chrono::milliseconds> answer_deadline;
 
   /// Cancels `make_tcp_communicator` once the exchange has returned.
@@ -70,8 +69,8 @@ struct tcp_options {
 };
 
 /// Forms the group. Every rank of the generation calls it; it returns once all are connected. Calls `exchange` once.
-/// Listens at one port, from before the exchange until all have connected. Whoever else connects to it is refused,
-/// whatever it sends, and does not delay the group.
+/// Listens at one port, from before the exchange until all have connected. Refuses connections of others, which do not
+/// delay the group.
 ///
 /// Fails with the exchange's error, `errc::mismatch` (a blob is from another generation or group, or a rank has other
 /// options), `errc::unreachable` (the host name, or peers, which the message names with their addresses and reasons),

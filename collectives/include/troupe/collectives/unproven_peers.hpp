@@ -26,7 +26,7 @@ class peer_source {
   std::array<std::uint8_t, 16> host_{};
 };
 
-/// What strangers may take of a listener.
+/// The limits of unauthenticated connections to a listener.
 struct unproven_limits {
   std::size_t in_all = 128;
   std::size_t of_source = 64;
@@ -34,12 +34,12 @@ struct unproven_limits {
   std::chrono::milliseconds time{5'000};
 };
 
-/// The connections to a listener that have not yet proved that they may be there, and which of them have to go. The
-/// listener keeps the connections themselves, and closes those that are named here. Not thread-safe.
+/// The unauthenticated connections to a listener, and which of them to close. The listener owns the connections and
+/// closes those that are named here. Not thread-safe.
 ///
-/// A new connection always has its place, at the expense of older ones: who stays silent cannot keep others out. If its
-/// source has too many, the oldest of that source goes; if there are too many in all, the oldest of the source that has
-/// the most.
+/// A new connection is always admitted, at the expense of older ones, so silent peers cannot keep others out. If its
+/// source has too many connections, the oldest of that source is closed; if there are too many in total, the oldest of
+/// the source that has the most.
 class unproven_peers {
  public:
   using time_point = std::chrono::steady_clock::time_point;
@@ -54,13 +54,13 @@ class unproven_peers {
 
   [[nodiscard]] admission admit(const peer_source& from, time_point now);
 
-  /// It has proved itself, or has ended. Nothing happens for one that is gone.
+  /// The connection is authenticated, or has ended. No effect for an unknown ticket.
   void remove(ticket x);
 
   /// The oldest of the source that has the most, for a listener that has no descriptor left.
   [[nodiscard]] std::optional<ticket> take_oldest();
 
-  /// Those whose time is over.
+  /// The connections whose time is over.
   [[nodiscard]] std::vector<ticket> take_late(time_point now);
   [[nodiscard]] std::optional<time_point> next_deadline() const;
 

@@ -13,12 +13,12 @@
 
 namespace troupe::runtime {
 
-/// What keys are good for.
+/// The purpose of keys.
 enum class key_scope : std::uint8_t {
   /// Connections within this machine, between processes of one user. Neither names nor roles are checked.
   loopback,
-  /// Connections between hosts. The one that dials checks the name that it dialled; both check the other's role, and
-  /// that it was not revoked.
+  /// Connections between hosts. The dialling end checks the name that it dialled; both check the other's role and
+  /// revocation.
   cluster,
 };
 
@@ -35,13 +35,13 @@ struct tls_files {
   bool operator==(const tls_files&) const = default;
 };
 
-/// What the host with a certificate of the cluster may be, as bits.
+/// The roles that a certificate of the cluster allows, as bits.
 enum class certificate_role : std::uint8_t {
-  /// A certificate of a version that had no roles. Nobody accepts it.
+  /// A certificate of a version without roles. Always refused.
   none = 0,
-  /// Is dialled by drivers, and commands nobody.
+  /// Accepts connections of drivers, and commands no other host.
   node = 1,
-  /// Commands nodes, and is dialled by nobody.
+  /// Commands nodes, and accepts no connections.
   driver = 2,
   both = 3,
 };
@@ -86,7 +86,7 @@ struct certificate_request {
 [[nodiscard]] expected<tls_files> issue_certificate(const std::filesystem::path& directory,
                                                     const certificate_request& request);
 
-/// Changes of a certificate that is renewed; what is absent stays.
+/// Changes to a certificate that is renewed; absent fields stay.
 struct certificate_changes {
   std::optional<certificate_role> role = {};
   std::optional<std::vector<std::string>> also = {};
@@ -98,9 +98,9 @@ struct certificate_changes {
 [[nodiscard]] expected<tls_files> renew_certificate(const std::filesystem::path& directory, std::string_view host,
                                                     const certificate_changes& changes);
 
-/// Revokes every certificate that the authority has ever made for this host, and removes the host's files. The list of
-/// all that are revoked, `cluster/revoked.crl`, is to be copied to every host. Returns how many certificates of this
-/// host are revoked. Fails with `errc::not_found` for a host that never had one. Idempotent.
+/// Revokes every certificate that the authority has ever made for this host, and removes the host's files. Copy the
+/// revocation list, `cluster/revoked.crl`, to every host. Returns how many certificates of this host are revoked. Fails
+/// with `errc::not_found` for a host that never had one. Idempotent.
 [[nodiscard]] expected<std::size_t> revoke_certificates(const std::filesystem::path& directory, std::string_view host);
 
 /// A certificate that the authority has made.
@@ -126,8 +126,7 @@ struct issued_certificate {
 [[nodiscard]] expected<tls_files> cluster_keys(const std::filesystem::path& directory, std::string_view host,
                                                certificate_role role);
 
-/// What to warn the user of: that keys of a cluster expire within 30 days, and the command that renews them. Empty
-/// otherwise.
+/// A warning if keys of a cluster expire within 30 days, with the command that renews them; otherwise empty.
 [[nodiscard]] std::string expiry_warning(const tls_files& files, std::chrono::system_clock::time_point now);
 
 } // namespace troupe::runtime

@@ -49,11 +49,11 @@ struct process_spec {
   /// The complete environment, as "NAME=value": nothing is inherited.
   std::vector<std::string> env;
 
-  /// What the child reads with `read_bootstrap(bootstrap_fd)`. Put secrets here: others can read its command line and
-  /// its environment.
+  /// The text that the child reads with `read_bootstrap(bootstrap_fd)`. Put secrets here: other processes can read its
+  /// command line and environment.
   std::string bootstrap;
 
-  /// What the child gets as `descriptor_fd`; borrowed until `start` returns. -1 means none.
+  /// The child's `descriptor_fd`; borrowed until `start` returns. -1 means none.
   int descriptor_socket = -1;
 
   /// The child's working directory; empty means the current one.
@@ -120,9 +120,9 @@ class process_supervisor {
   /// Returns once the child executes the program. Fails with the cause if it cannot.
   [[nodiscard]] expected<pid_t> start(const process_spec& spec);
 
-  /// Does not wait: starts the child after those that were asked for before. Calls `done` on the supervisor's thread,
-  /// with what `start` would return, before anything else of that child is reported. The descriptors that `spec`
-  /// borrows must stay open until then. `done` is not called if the supervisor is destroyed first.
+  /// Does not wait: starts the child after earlier requests. Calls `done` on the supervisor's thread with the result of
+  /// `start`, before any other report of that child. The descriptors that `spec` borrows must stay open until then.
+  /// `done` is not called if the supervisor is destroyed first.
   void start_soon(process_spec spec, std::function<void(expected<pid_t>)> done);
 
   /// Sends a signal to one child, or SIGKILL to its whole process group. False if it has already ended.

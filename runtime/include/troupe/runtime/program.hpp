@@ -63,7 +63,7 @@ struct loaded_object {
   bool operator==(const loaded_object&) const = default;
 };
 
-/// What is loaded now, in load order, starting with the program. Callable from any thread.
+/// The objects loaded now, in load order, starting with the program. Callable from any thread.
 [[nodiscard]] std::vector<loaded_object> loaded_objects();
 
 /// The library that the dynamic linker did not find, if a program's last lines of output report one.

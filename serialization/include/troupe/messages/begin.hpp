@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-/// What the driver sends to a worker before the worker enters the training function.
+/// The driver's messages to a worker before the worker enters the training function.
 namespace troupe {
 
-/// What carries gradients in GPU memory.
+/// The transport of gradients in GPU memory.
 enum class gpu_gradients : std::uint8_t {
   /// NCCL if each rank has its own GPU and all have the same version of the library; otherwise host memory.
   automatic = 0,
@@ -57,7 +57,7 @@ struct run_settings {
   bool driver_ends_waits = false;
   /// A worker that does not answer another for this long over TCP cannot be reached by it, in milliseconds.
   std::uint64_t answer_timeout_ms = 0;
-  /// What workers send each other over TCP is encrypted.
+  /// Traffic between workers over TCP is encrypted.
   bool encrypt_data_plane = true;
   /// A step with a metric that is not finite ends the run.
   bool end_on_not_finite = false;
@@ -71,7 +71,7 @@ TROUPE_INSPECT(run_settings, function, name, directory, seed, shards, configurat
                fast_reduction, keep_ledger, check_every_step, verify_determinism, collective_timeout_ms,
                driver_ends_waits, answer_timeout_ms, encrypt_data_plane, end_on_not_finite, ports)
 
-/// What this start of the run continues.
+/// The state that this start of the run continues.
 struct resume_settings {
   /// Directory of the checkpoint to restore; empty for a fresh start, and for a joiner.
   std::string checkpoint;
@@ -99,7 +99,7 @@ struct checkpoint_settings {
   checkpoint_sync sync = checkpoint_sync::automatic;
   /// Do not write chunks again that have not changed since the last checkpoint.
   bool reuse_unchanged = true;
-  /// One that is due while `max_in_flight` are being written is skipped; if not, training waits for them.
+  /// A checkpoint that is due while `max_in_flight` are being written is skipped; otherwise training waits for them.
   bool may_skip = true;
 
   bool operator==(const checkpoint_settings&) const = default;
@@ -107,7 +107,7 @@ struct checkpoint_settings {
 
 TROUPE_INSPECT(checkpoint_settings, every_steps, max_in_flight, sync, reuse_unchanged, may_skip)
 
-/// What the worker computes on.
+/// The devices on which the worker computes.
 struct device_settings {
   /// The number of this worker's GPUs, or its fraction of one; 0 computes on the CPU.
   double gpus = 0;

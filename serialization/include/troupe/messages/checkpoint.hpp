@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-/// What workers and the driver send to the checkpoint store.
+/// The messages of workers and the driver to the checkpoint store.
 namespace troupe {
 
-/// What is the same in every manifest of a run. Sent by the trainer when the workers' plans are accepted.
+/// The common content of all manifests of a run. Sent by the trainer when the workers' plans are accepted.
 struct checkpoint_metadata {
   run_id run;
   std::uint64_t seed = 0;
@@ -34,8 +34,8 @@ struct checkpoint_metadata {
 TROUPE_INSPECT(checkpoint_metadata, run, seed, shards, batch_samples, tree_version, build_id, configuration,
                data_fingerprint, numerics, earlier_programs)
 
-/// One worker's part of a checkpoint is on the device, or could not be written. Sent by every rank. All ranks are
-/// answered by `checkpoint_outcome` once all parts are there and the checkpoint is committed or has failed.
+/// One worker's part of a checkpoint is durable, or could not be written. Sent by every rank. Answered to all ranks by
+/// `checkpoint_outcome` once all parts have arrived and the checkpoint is committed or has failed.
 struct checkpoint_part {
   run_id run;
   generation_id generation;

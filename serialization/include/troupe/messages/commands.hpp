@@ -7,7 +7,7 @@
 #include <string>
 #include <variant>
 
-/// What the driver sends to workers while they train.
+/// The driver's messages to workers while they train.
 namespace troupe {
 
 /// Take a checkpoint and return from the step loop.

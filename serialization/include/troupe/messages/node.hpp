@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-/// What the driver and workers send to nodes, and what nodes send to the driver. The comment of a message names its
+/// The messages of the driver and workers to nodes, and of nodes to the driver. The comment of a message names its
 /// sender, its purpose and its answer.
 namespace troupe {
 
@@ -31,7 +31,7 @@ struct offer_request {
 
 TROUPE_INSPECT(offer_request, run, protocol, directory)
 
-/// What a node offers to a run. GPUs of another run's workers are not included.
+/// A node's offer to a run. GPUs of another run's workers are not included.
 struct node_offer {
   /// The host's name, for people.
   std::string host;
@@ -71,7 +71,7 @@ struct open_run {
   /// A worker without a heartbeat for this long is sampled and, unless it only waits for a processor, reported as
   /// silent in `node_beat`. The driver decides whether to kill it.
   std::uint64_t heartbeat_timeout_ms = 0;
-  /// How long the workers live on when the connection to the driver is lost. 0: they end at once.
+  /// How long the workers continue when the connection to the driver is lost. 0: they end at once.
   std::uint64_t driver_grace_ms = 0;
   /// `HOST:PATH` of the run's directory. A run that this node still has in that directory without a driver is ended
   /// first.
@@ -84,9 +84,9 @@ struct open_run {
 TROUPE_INSPECT(open_run, run, run_name, program_path, build_id, secret, heartbeat_timeout_ms, driver_grace_ms,
                directory, claim)
 
-/// A driver that was started again takes a run over. What workers say waits for its `adopt_run`. Answered by
-/// `run_claimed`; fails with `errc::stale_generation` if nothing of the run is left here, with `errc::superseded` if a
-/// driver with a greater claim has it, and with `errc::wrong_secret`. Idempotent.
+/// A restarted driver takes over a run. The workers' messages wait for its `adopt_run`. Answered by `run_claimed`;
+/// fails with `errc::stale_generation` if no process of the run is left here, with `errc::superseded` if a driver with
+/// a greater claim has it, and with `errc::wrong_secret`. Idempotent.
 struct claim_run {
   run_id run;
   /// As in `open_run`.
@@ -227,7 +227,7 @@ struct join_proof {
 
 TROUPE_INSPECT(join_proof, run, worker, proof)
 
-/// What a worker's training thread executes.
+/// The kinds of work of a worker's training thread.
 enum class activity_kind : std::uint8_t {
   /// The training function's own code.
   user_code = 1,
@@ -303,7 +303,7 @@ TROUPE_INSPECT(run_superseded, run)
 /// The run is this driver's, and so are the processes that live here.
 struct run_claimed {
   run_id run;
-  /// One for each process that was started and has not ended, with the last heartbeat of those that have joined.
+  /// One entry per process that was started and has not ended, with the last heartbeat if it has joined.
   std::vector<worker_beat> workers;
 
   bool operator==(const run_claimed&) const = default;
@@ -345,7 +345,7 @@ TROUPE_INSPECT(worker_ended, run, worker, exit_status, description, last_lines, 
 struct worker_output {
   run_id run;
   worker_id worker;
-  /// Counts what was sent of this worker, from 1. What is sent again has the same number, and is taken in once.
+  /// Counts this worker's messages, from 1. A repeated message has the same number, and is processed once.
   std::uint64_t number = 0;
   std::vector<std::string> lines;
 

@@ -37,8 +37,8 @@ struct node_ranks {
 
 TROUPE_INSPECT(node_ranks, node, count)
 
-/// A worker's place in a generation, and who else is in it. Every worker gets one, so it does not grow with the number
-/// of workers. Shards are split evenly.
+/// A worker's place in a generation, and the layout of the generation. Every worker gets one, so its size does not grow
+/// with the number of workers. Shards are split evenly.
 struct group_place {
   /// 0 for a joiner that has no place yet.
   generation_id generation;
@@ -84,7 +84,7 @@ TROUPE_INSPECT(worker_progress, committed, commands_agreed, evaluations)
 /// Where a worker stands that reports.
 namespace worker_position {
 
-/// A joiner: it has no state until somebody gives it.
+/// A joiner that has not received the state yet.
 struct without_state {
   /// The number of the staging group that it was in last; 0 for none.
   std::uint64_t staging = 0;
@@ -145,7 +145,7 @@ struct regroup_report {
   /// The generation that has ended; 0 from a joiner that was in none.
   generation_id generation;
   worker_id worker;
-  /// Counts this worker's reports, from 1. One that is sent again has the same number, and gets the same answer.
+  /// Counts this worker's reports, from 1. A repeated report has the same number, and gets the same answer.
   std::uint64_t number = 0;
   std::variant<worker_position::without_state, worker_position::caught_up, worker_position::between_steps,
                worker_position::in_step, worker_position::elsewhere>

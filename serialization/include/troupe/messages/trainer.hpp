@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-/// What a program or another actor sends to a trainer.
+/// The messages of a program or another actor to a trainer.
 namespace troupe {
 
 /// Runs the training. Answered by `run_result` when the run and all its processes have ended.

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-/// What workers send to the driver, and their requests to exit.
+/// The messages of workers to the driver, and their requests to exit.
 namespace troupe {
 
-/// A worker has joined and waits for `begin_training`. Sent once, and again whenever the driver has other handles.
+/// A worker has joined and waits for `begin_training`. Sent once, and again whenever the driver has new handles.
 struct worker_ready {
   run_id run;
   worker_id worker;
@@ -66,7 +66,7 @@ TROUPE_INSPECT(plan_accepted, generation)
 /// One metrics report of one rank.
 struct metric_row {
   step_id step;
-  /// Microseconds that the run has been training; what was done before it was resumed counts.
+  /// Microseconds of training in this run, including the time before it was resumed.
   std::uint64_t time_us = 0;
   /// Microseconds since 1970-01-01 UTC, by the clock of the worker's host.
   std::uint64_t wall_us = 0;
@@ -78,8 +78,8 @@ struct metric_row {
 TROUPE_INSPECT(metric_row, step, time_us, wall_us, values)
 
 /// XXH3 of what a step reduced, and of the state after it. The gradient is cut into pieces that depend on the program
-/// only, so digests of runs with different numbers of workers can be compared. Each piece is digested by two ranks, if
-/// there are two: one of them may be lost before it has told.
+/// only, so digests of runs with different numbers of workers can be compared. Two ranks digest each piece, if there
+/// are two: one of them may be lost before it reports.
 struct step_digest {
   /// How many pieces there are; the sums of the metrics are the last.
   std::uint32_t pieces = 0;
@@ -157,12 +157,12 @@ struct not_finite_row {
 
 TROUPE_INSPECT(not_finite_row, step, shard, metric, value)
 
-/// What a worker has collected since its last batch.
+/// The metrics that a worker has collected since its last batch.
 struct metrics_batch {
   run_id run;
   worker_id worker;
   rank_id rank;
-  /// Counts this worker's batches, from 1. One that is sent again has the same number, and is taken in once.
+  /// Counts this worker's batches, from 1. A repeated batch has the same number, and is processed once.
   std::uint64_t number = 0;
   /// The last step that this rank has applied.
   step_id applied;
@@ -211,7 +211,7 @@ struct exit_request {
   run_id run;
   generation_id generation;
   worker_id worker;
-  /// What hangs, for the log.
+  /// The hanging operation, for the log.
   std::string reason;
 
   bool operator==(const exit_request&) const = default;

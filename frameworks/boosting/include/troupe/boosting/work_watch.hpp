@@ -17,8 +17,8 @@ namespace troupe::boosting {
 /// not.
 class work_watch {
  public:
-  /// `alive` is called on a separate thread every `interval`, and on the watched thread.
-  explicit work_watch(std::function<void()> alive, std::chrono::milliseconds interval = std::chrono::seconds{1});
+  /// `heartbeat` is called on a separate thread every `interval`, and on the watched thread.
+  explicit work_watch(std::function<void()> heartbeat, std::chrono::milliseconds interval = std::chrono::seconds{1});
   work_watch(const work_watch&) = delete;
   work_watch& operator=(const work_watch&) = delete;
 
@@ -26,12 +26,12 @@ class work_watch {
   class call {
    public:
     explicit call(work_watch& owner) : owner_(owner) {
-      owner_.alive_();
+      owner_.heartbeat_();
       owner_.in_call_ = true;
     }
     ~call() {
       owner_.in_call_ = false;
-      owner_.alive_();
+      owner_.heartbeat_();
     }
     call(const call&) = delete;
     call& operator=(const call&) = delete;
@@ -44,7 +44,7 @@ class work_watch {
   void watch(const std::stop_token& stop, std::chrono::milliseconds interval) const;
   [[nodiscard]] std::chrono::nanoseconds processor_time() const noexcept;
 
-  std::function<void()> alive_;
+  std::function<void()> heartbeat_;
   ::clockid_t clock_{};
   std::atomic<bool> in_call_{false};
   std::jthread thread_;

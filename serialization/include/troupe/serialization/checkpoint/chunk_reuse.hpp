@@ -42,7 +42,7 @@ struct known_chunk {
   bool operator==(const known_chunk&) const = default;
 };
 
-/// What to do with a chunk, and why.
+/// The decision about a chunk, and why.
 struct chunk_decision {
   chunk_place place = chunk_place::part;
   std::string_view reason;
@@ -53,7 +53,7 @@ struct chunk_decision {
 [[nodiscard]] chunk_decision decide_chunk(std::uint64_t length_bytes, std::uint64_t xxh3,
                                           const std::optional<known_chunk>& before, const reuse_policy& policy);
 
-/// What a part's writer remembers of the last committed checkpoint. A value; accesses no files.
+/// A part writer's memory of the last committed checkpoint. A value; accesses no files.
 class chunk_memory {
  public:
   /// The known chunks of `part`, in the plan's order; empty if there is no committed checkpoint or it had another plan.

@@ -45,8 +45,8 @@ struct retention_decision {
   bool operator==(const retention_decision&) const = default;
 };
 
-/// The candidates that have a score by the policy, best first. One without the metric, or with NaN, has none; of equal
-/// ones the newer is better.
+/// The candidates that have a score by the policy, best first. A candidate without the metric, or with NaN, has none;
+/// of equal scores the newer candidate is better.
 [[nodiscard]] std::vector<step_id> rank_by_score(std::span<const retention_candidate> candidates,
                                                  const retention_policy& policy);
 

@@ -11,11 +11,11 @@
 
 namespace troupe::serialization {
 
-/// A text file that whole lines are appended to. What a full or broken disk does not take is kept, and tried again with
-/// the next lines; the file never ends within a line, unless its writer is killed. Used by one thread.
+/// A text file to which whole lines are appended. Lines that a full or broken disk does not take are kept, and retried
+/// with the next lines. The file never ends within a line, unless its writer is killed. Used by one thread.
 class line_file {
  public:
-  /// Lines of this size wait for the disk; what comes on top is dropped, and counted.
+  /// Limit of the lines that wait for the disk. More lines are dropped and counted.
   static constexpr std::size_t most_waiting_bytes = std::size_t{16} << 20;
 
   /// Opens nothing yet.
@@ -28,7 +28,7 @@ class line_file {
   /// `errc::io_error` if not all of them are in the file.
   [[nodiscard]] expected<void> append(std::string_view lines);
 
-  /// The lines that the disk has not taken. They are not tried again.
+  /// Takes the lines that the disk has not taken. They are not retried.
   [[nodiscard]] std::string take_waiting() noexcept { return std::exchange(waiting_, {}); }
 
   /// How many lines were dropped since this was asked last.

@@ -33,7 +33,7 @@ using byte_counter = std::function<void(std::uint64_t)>;
 /// Whether to accept a file exported by Troupe whose state was changed on purpose since.
 enum class changed_state { refuse, accept };
 
-/// What an import cannot read from the file.
+/// Settings of an import that the file does not contain.
 struct import_options {
   /// The step and time for a file that was not exported from a checkpoint.
   step_id step = {};

@@ -13,8 +13,8 @@ namespace troupe::actors {
 /// The plans that the members of an attempt have agreed on: one for each loop of the training function.
 class accepted_plans {
  public:
-  /// Adds the plan of a loop. One that was accepted before may be added again: its answers were lost. Returns whether
-  /// the members come from an earlier loop to this one for the first time.
+  /// Adds the plan of a loop. A plan may be added again if its answers were lost. Returns whether the members enter
+  /// this loop for the first time, from an earlier one.
   bool add(const run_plan& plan);
 
   [[nodiscard]] const std::vector<run_plan>& all() const noexcept { return plans_; }
@@ -35,7 +35,7 @@ class accepted_plans {
   std::vector<run_plan> plans_;
 };
 
-/// What the plans of the active workers differ in; each of them has one.
+/// How the plans of the active workers differ; each of them must have one.
 [[nodiscard]] std::optional<error> find_plan_difference(const worker_table& workers);
 
 } // namespace troupe::actors

@@ -12,16 +12,16 @@
 
 namespace troupe::actors {
 
-/// What an attempt is doing. Each alternative carries what means something then, and nothing else.
+/// What an attempt is doing. Each alternative holds only what is meaningful in that phase.
 namespace attempt_phase {
 
 /// Not all processes have joined.
 struct starting {};
 
-/// All members were told to come to the next boundary between steps, and to report there.
+/// All members have the command to stop at the next boundary between steps and to report there.
 struct regroup_request {
   std::string cause;
-  /// The number of the checkpoint command that has to be agreed on before all leave.
+  /// The number of the checkpoint command that must be agreed on before all leave.
   std::optional<std::uint64_t> checkpoint;
 };
 
@@ -42,7 +42,7 @@ struct regrouping {
     /// All have reported, and the run is paused or has too few workers.
     held,
   };
-  /// Members wait at a boundary for joiners that are about to come there.
+  /// Members wait at a boundary for joiners that are about to reach it.
   struct follower_wait {
     /// Set by the first tick.
     std::optional<run_time> since;
@@ -55,12 +55,12 @@ struct regrouping {
   std::optional<follower_wait> waits;
 };
 
-/// Nobody is left who has the state: the run starts again from its latest checkpoint.
+/// No worker with the state is left: the run starts again from its latest checkpoint.
 struct lost {
   std::string why;
 };
 
-/// What the members report cannot be.
+/// The members' reports contradict each other.
 struct contradicted {
   worker_id worker;
   error reason;
@@ -85,7 +85,7 @@ class attempt_state {
   [[nodiscard]] bool is_held() const noexcept;
   /// Why the members regroup, or are asked to; nothing in other phases, and while they only train.
   [[nodiscard]] std::optional<std::string> cause() const;
-  /// The checkpoint that has to be agreed on before all leave.
+  /// The number of the checkpoint command that must be agreed on before all leave.
   [[nodiscard]] std::optional<std::uint64_t> checkpoint() const;
 
   void begin_training() { phase_ = attempt_phase::training{}; }

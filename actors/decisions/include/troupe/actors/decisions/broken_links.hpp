@@ -15,25 +15,25 @@ namespace troupe::actors {
 /// again. A plain class.
 class broken_links {
  public:
-  /// What came of dialling a node again.
+  /// The result of dialling a node again.
   enum class dial_result : std::uint8_t {
-    /// The host answers, and nobody listens at the port.
+    /// The host answers, but no process listens at the port.
     refused,
-    /// Nothing is known: the packets may be lost.
+    /// The reason is unknown: packets may be lost.
     failed,
   };
 
   void add(std::uint32_t node, std::string why, run_time now) {
     links_.insert_or_assign(node, link{std::move(why), now});
   }
-  /// It is connected again, or given up.
+  /// The node is connected again, or given up.
   void remove(std::uint32_t node) { links_.erase(node); }
   void on_dialled(std::uint32_t node, dial_result result, run_time now);
 
-  /// The nodes that the run has to be told of, with the reasons; each once, and all that broke together at once. Most
-  /// connections are made again before that.
+  /// The nodes to report to the run, with the reasons: each once, and links that broke together in one call. Most
+  /// connections are restored before that.
   [[nodiscard]] std::map<std::uint32_t, std::string> take_unreachable(run_time now);
-  /// The nodes at whose ports nobody has listened for so long that their processes must have ended, and with them
+  /// The nodes whose ports have refused connections for so long that their processes must have ended, and with them
   /// their workers.
   [[nodiscard]] std::vector<std::uint32_t> dead(run_time now) const;
 

@@ -13,7 +13,7 @@
 
 namespace troupe::actors {
 
-/// A checkpoint that has all its parts, and is to be committed.
+/// A checkpoint that has all its parts and can be committed.
 struct complete_checkpoint {
   /// The name of the directory that the parts were written to.
   std::string temporary_directory;
@@ -22,9 +22,9 @@ struct complete_checkpoint {
   std::chrono::sys_time<std::chrono::milliseconds> began;
 };
 
-/// Whether a worker of this run may still write into a temporary directory of this name, if `generation` is the last
-/// that has begun and all its parts up to step `over` have come. What another run has left is not in use. Other names
-/// count as in use, and so do last copies. Pure.
+/// Whether a worker of this run may still write into a temporary directory of this name, if `generation` is the latest
+/// and all its parts up to step `over` have arrived. Directories of other runs are not in use. Names of other kinds and
+/// last copies count as in use. Pure.
 [[nodiscard]] bool may_be_in_use(std::string_view name, const run_id& run, generation_id generation, step_id over);
 
 /// Which parts of which checkpoint attempt have come, for the checkpoint store. A plain class; it does no I/O.

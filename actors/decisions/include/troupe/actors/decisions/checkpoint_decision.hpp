@@ -43,11 +43,11 @@ struct checkpoint_boundary {
 
 enum class checkpoint_decision : std::uint8_t {
   none,
-  /// Copy the state, and go on.
+  /// Copy the state, and continue.
   take,
   /// Take none, but wait for those in flight.
   wait,
-  /// Wait for those in flight, copy the state, and go on.
+  /// Wait for those in flight, copy the state, and continue.
   wait_and_take,
   /// Wait for those in flight, copy the state, and wait until it is durable.
   take_and_wait,
@@ -82,8 +82,7 @@ enum class checkpoint_decision : std::uint8_t {
   return at.asked || at.agreed->owed ? checkpoint_decision::postpone : checkpoint_decision::skip;
 }
 
-/// What a rank knows about the checkpoints of its run, from barrier to barrier, and its decision at each boundary. A
-/// plain class.
+/// Tracks a rank's checkpoints from barrier to barrier, and decides at each boundary. A plain class.
 class checkpoint_agreement {
  public:
   /// `every_steps` 0: none is due by itself. `max_in_flight` 0: training waits until each is durable.
@@ -93,7 +92,7 @@ class checkpoint_agreement {
   /// A checkpoint was postponed, or overtaken by the end of its generation: it is taken at a later boundary.
   void owe() noexcept { owed_ = true; }
   [[nodiscard]] bool is_owed() const noexcept { return owed_; }
-  /// One has begun.
+  /// A checkpoint has begun.
   void on_begun() noexcept { owed_ = false; }
 
   /// A barrier of this generation agreed on the most that any rank has in flight, and on whether any rank owes one.
@@ -125,7 +124,7 @@ class checkpoint_agreement {
     return decision;
   }
 
-  /// Those in flight were waited for at the boundary after `step`, and none was taken.
+  /// This rank waited for the checkpoints in flight at the boundary after `step`, and took none.
   void on_waited(step_id step, bool was_overtaken) noexcept {
     owed_ = owed_ || is_due(step) || (agreed_ && agreed_->owed) || was_overtaken;
   }
@@ -147,7 +146,7 @@ class checkpoint_agreement {
   std::optional<agreed_words> agreed_;
   /// The generation in which one was asked for, until it is durable.
   std::optional<generation_id> asked_in_;
-  /// The generation in which the last one was begun in place of one that was overtaken.
+  /// The generation in which the last checkpoint replaced one that was overtaken.
   std::optional<generation_id> retried_in_;
 };
 

@@ -30,7 +30,7 @@ struct formed_member {
 
 TROUPE_INSPECT(formed_member, place, came_after, loop)
 
-/// What the next driver has to know of a run. Written to the run's journal before any of it takes effect. A new
+/// The state that the next driver needs of a run. Written to the run's journal before any of it takes effect. A new
 /// coordinator continues from it; the workers report what has happened since.
 struct control_state {
   std::uint32_t attempt = 1;
@@ -38,14 +38,14 @@ struct control_state {
   generation_id generation;
   /// The step that this attempt began at.
   step_id began_at;
-  /// Of that generation, by rank, and those that may be; empty before the first is formed.
+  /// The members and possible members of that generation, by rank; empty before the first is formed.
   std::vector<formed_member> members;
   /// The plans that were accepted, one for each loop.
   std::vector<run_plan> plans;
   /// The number of the last command.
   std::uint64_t commands = 0;
-  /// Those that the members of the generation before may not have agreed on, and later ones.
-  std::vector<control_command> unsettled;
+  /// Commands on which the members of the previous generation may not have agreed, and later ones.
+  std::vector<control_command> outstanding;
   /// How many workers are wanted.
   std::uint32_t workers = 1;
   run_course::request asked = run_course::request::none;
@@ -56,14 +56,14 @@ struct control_state {
   bool operator==(const control_state&) const = default;
 };
 
-TROUPE_INSPECT(control_state, attempt, generation, began_at, members, plans, commands, unsettled, workers, asked,
+TROUPE_INSPECT(control_state, attempt, generation, began_at, members, plans, commands, outstanding, workers, asked,
                failures, numerics)
 
 /// The processes of a run whose driver has ended, as far as they answer.
 struct survivors {
-  /// What was kept, and with it those that have got places since.
+  /// The kept state, with the workers that have got places since.
   control_state state;
-  /// Those that had no place.
+  /// Workers without a place.
   std::vector<worker_place> others;
 };
 

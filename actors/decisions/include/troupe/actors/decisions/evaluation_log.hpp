@@ -6,20 +6,20 @@
 
 namespace troupe::actors {
 
-/// The evaluations of one worker: how many have a result, what was found since the last loop, and for a joiner what the
-/// members found before theirs. A part of `worker_protocol`. A plain class.
+/// The evaluations of one worker: their count, the results since the last loop, and for a joiner the members' results
+/// before each loop. A part of `worker_protocol`. A plain class.
 class evaluation_log {
  public:
   /// The results of several evaluations, in order.
   using results = std::vector<std::vector<double>>;
 
-  /// `of_members`, by loop: what the members found before it.
+  /// `of_members`, by loop: the members' results before that loop.
   explicit evaluation_log(std::vector<results> of_members) : of_members_(std::move(of_members)) {}
 
   /// How many evaluations have a result.
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
   [[nodiscard]] const std::vector<double>& last() const noexcept { return last_; }
-  /// What the training function got since the last loop.
+  /// The results that the training function got since the last loop.
   [[nodiscard]] const results& since_loop() const noexcept { return since_loop_; }
 
   /// Evaluation `number` has this result.
@@ -33,11 +33,11 @@ class evaluation_log {
 
   // -- for a joiner
 
-  /// Whether it is known what the members found before this loop, counted from 0: they have completed the one before.
+  /// Whether the members' results before this loop, counted from 0, are known: they have completed the previous loop.
   [[nodiscard]] bool has_members_before(std::uint32_t loop) const noexcept { return loop < of_members_.size(); }
   /// The members have completed one more loop.
   void add_loop_of_members(results before) { of_members_.push_back(std::move(before)); }
-  /// What the members found at this place before their loop of this number. Throws `exception` if they did not evaluate
+  /// The members' result at this point before their loop of this number. Throws `exception` if they did not evaluate
   /// here.
   [[nodiscard]] std::vector<double> take_from_members(std::uint32_t loop);
 

@@ -12,8 +12,7 @@
 
 namespace troupe::actors {
 
-/// What the collectives actor remembers: which ranks have contributed to which exchange of the current generation. A
-/// plain class.
+/// The exchanges of the current generation, and which ranks have contributed to each. A plain class.
 class exchange_table {
  public:
   /// Begins a generation and forgets the exchanges of older ones. False, without effect, if this generation or a later

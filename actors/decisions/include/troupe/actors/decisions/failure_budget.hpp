@@ -53,13 +53,13 @@ class joiner_budget {
   void add(ended_by who) noexcept;
   /// A joiner got a place, or there is reason to try again at once.
   void reset() noexcept { *this = {}; }
-  /// Whether none is to be started now.
+  /// Whether no joiner may be started now.
   [[nodiscard]] bool is_spent() const noexcept { return spent_ >= limit; }
   /// How long none is started once it is spent.
   [[nodiscard]] std::chrono::seconds pause() const noexcept { return pause_; }
   /// How many have ended in a row.
   [[nodiscard]] std::uint32_t in_row() const noexcept { return in_row_; }
-  /// To be asked several times a second. True once when a pause is over: the budget is not spent any more.
+  /// Call it several times a second. True once, when a pause is over and joiners may be started again.
   [[nodiscard]] bool end_pause(run_time now) noexcept;
 
  private:

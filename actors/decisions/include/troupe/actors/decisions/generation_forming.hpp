@@ -13,9 +13,9 @@ namespace troupe::actors {
 
 /// Where the members with the state are.
 enum class report_point : std::uint8_t {
-  /// All of them stand between two steps: joiners can come in, and members can leave.
+  /// All members are between two steps: joiners can join, and members can leave.
   boundary,
-  /// Somebody is in the middle of a step.
+  /// At least one member is within a step.
   in_step,
 };
 
@@ -28,12 +28,12 @@ struct collected_reports {
   report_point point = report_point::boundary;
 };
 
-/// The reports of all active workers; nothing if one of them has not reported, or nobody is active.
+/// The reports of all active workers; nothing if one of them has not reported, or none is active.
 [[nodiscard]] std::optional<collected_reports> collect_reports(worker_table& workers);
 
-/// Decides which members stay. Those that leave are released where they can leave and somebody stays who has the state.
-/// Those without the state that cannot get it now wait for a place again, or are released if they leave. `released`
-/// gets the ids of all that are released.
+/// Decides which members stay. Leaving members are released if they can leave now and another member with the state
+/// stays. Members without the state that cannot get it now wait for a place again, or are released if they leave. Adds
+/// the ids of released members to `released`.
 [[nodiscard]] std::vector<worker_record*> choose_staying(const collected_reports& reports,
                                                          std::vector<worker_id>& released);
 
@@ -41,7 +41,7 @@ struct collected_reports {
 /// Completes `next` but for its record.
 void seat_members(const std::vector<worker_record*>& members, step_id commit_point, form_generation& next);
 
-/// What the reports say about the step that was under way, for the record of the generation.
+/// Describes the interrupted step from the reports, for the record of the generation.
 [[nodiscard]] generation_record describe_interruption(const collected_reports& reports, step_id commit_point);
 
 } // namespace troupe::actors

@@ -60,13 +60,12 @@ struct hang_finding {
 /// Watches ranks whose processes answer, and finds those whose training threads make no progress.
 ///
 /// A rank that makes no progress in user code is at fault; the others wait for it: in a collective operation, at a
-/// checkpoint, or for the driver's actors. If no rank makes progress and none is in user code, nobody is to blame: that
-/// is reported, and if some wait in a collective operation and none at a checkpoint, which has deadlines of its own,
-/// the group is re-formed.
+/// checkpoint, or for the driver's actors. If no rank makes progress and none is in user code, no rank is at fault: the
+/// hang is reported, and if some wait in a collective operation and none at a checkpoint, which has its own deadlines,
+/// the group is formed again.
 ///
-/// Only observed time counts: at most two seconds between two heartbeats, so that the workers are not blamed for the
-/// time in which the driver was stopped or cut off. A run that waits on purpose, for nodes or because it is paused,
-/// must not be checked.
+/// Only observed time counts, at most two seconds between two heartbeats: a stopped or disconnected driver must not
+/// count against workers. Do not check a run that waits on purpose, for nodes or because it is paused.
 class hang_watch {
  public:
   using clock = std::chrono::steady_clock;
@@ -81,8 +80,8 @@ class hang_watch {
   /// Forgets all ranks: another generation begins, or a pause ends.
   void clear();
 
-  /// What is due now. Each hang is reported after `report_after`, then at doubled intervals; a replacement or a new
-  /// group is asked for once.
+  /// The findings due now. Each hang is reported after `report_after`, then at doubled intervals; a replacement or a
+  /// new group is requested once.
   [[nodiscard]] std::vector<hang_finding> check();
 
  private:

@@ -71,7 +71,7 @@ class heartbeat_monitor {
   }
 
  private:
-  /// What was reported of a peer since it was heard. In this order: a peer that is silent is overdue, too.
+  /// The last report about a peer since its last heartbeat. Ordered: a silent peer is also overdue.
   enum class report : std::uint8_t { nothing, overdue, silent };
 
   struct peer {

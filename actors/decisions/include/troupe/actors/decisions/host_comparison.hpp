@@ -33,9 +33,9 @@ class host_comparison {
 
   explicit host_comparison(settings how) : how_(std::move(how)) {}
 
-  /// Why this worker cannot be admitted; nothing where it can. `of_run` is the fingerprint of the checkpoint that the
-  /// run goes on from, or of a driver's workers before; without one, the worker is compared with the first of `workers`
-  /// that was admitted.
+  /// The reason to refuse this worker; nothing if it is admitted. `of_run` is the fingerprint of the checkpoint that
+  /// the run resumes from, or of the previous driver's workers; without one, the worker is compared with the first
+  /// admitted one of `workers`.
   [[nodiscard]] std::optional<refusal> refuse(const worker_record& who, const worker_ready& message,
                                               const worker_table& workers, const std::string& of_run);
 

@@ -12,27 +12,27 @@
 
 namespace troupe::actors {
 
-/// The worker processes of one run on one node: which were started, which live, which were killed and why, and which of
-/// those the kernel does not end.
+/// The worker processes of one run on one node: which were started, which live, which were killed and why, and which
+/// are stuck, because the kernel does not end them.
 class hosted_workers {
  public:
   using time_point = std::chrono::steady_clock::time_point;
 
-  /// An id is used once. Fails with `errc::already_exists` for one that was used before, or that is in the list twice.
+  /// Checks that ids are new. Fails with `errc::already_exists` for an id that was used before or is in the list twice.
   [[nodiscard]] expected<void> check_new(const std::vector<worker_launch>& launches) const;
 
-  /// Its process is being started. It counts as living: it may ask for entry before its start is reported.
+  /// Its process is being started. It counts as living, because it may request to join before its start is reported.
   void on_starting(worker_id worker);
-  /// There is no process, and its id may be used again.
+  /// The start has failed, and the id may be used again.
   void on_not_started(worker_id worker);
-  /// Returns whether its end has been reported before, because the kernel did not end it.
+  /// Returns whether its end was reported before, because it was stuck.
   [[nodiscard]] bool on_ended(worker_id worker);
 
-  /// Whether the process is to be killed now: it lives, and was not killed before.
+  /// Returns whether the caller must kill the process now: it lives and was not killed before.
   [[nodiscard]] bool kill(worker_id worker, std::string why, time_point now);
   /// The run ends: all that live are killed.
   void kill_all(time_point now);
-  /// Those that were killed `patience` ago and have not ended, once each. They count as ended from now on.
+  /// The workers that were killed `patience` ago and have not ended, each once. From then on they count as ended.
   [[nodiscard]] std::vector<worker_id> take_stuck(time_point now, std::chrono::milliseconds patience,
                                                   const std::set<worker_id>& starting);
 
@@ -41,12 +41,11 @@ class hosted_workers {
   [[nodiscard]] bool was_killed(worker_id worker) const { return killed_.contains(worker); }
   /// Empty if it was not killed, or because the run ends.
   [[nodiscard]] std::string why_killed(worker_id worker) const;
-  /// Those whose ends have not been reported.
+  /// Workers whose ends have not been reported.
   [[nodiscard]] std::vector<worker_id> unreported() const;
   /// Whether no process is left.
   [[nodiscard]] bool is_empty() const noexcept { return living_.empty(); }
-  /// Whether no process is left that can end.
-  [[nodiscard]] bool is_settled() const noexcept { return living_.size() == stuck_.size(); }
+  [[nodiscard]] bool all_ended_or_stuck() const noexcept { return living_.size() == stuck_.size(); }
 
  private:
   struct killing {

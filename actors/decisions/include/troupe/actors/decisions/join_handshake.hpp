@@ -19,7 +19,7 @@ class join_handshake {
   /// Answers a worker's request. `nonce` is fresh and random.
   [[nodiscard]] join_challenge challenge(const join_request& request, std::string nonce);
 
-  /// Whether the worker knows the secret. Every nonce is good for one attempt.
+  /// Verifies that the worker knows the secret. Every nonce is valid for one attempt.
   [[nodiscard]] expected<void> verify(const join_proof& proof);
 
  private:

@@ -18,14 +18,13 @@ struct overdue_joiner {
   error reason;
 };
 
-/// Joiners that take longer than `start_timeout` from the start of their process until they join, or longer than
-/// `failure.replace_after` without progress until they reach their loop: what the training function does before it is
-/// user code, too.
+/// Joiners that exceed `start_timeout` between the start of their process and joining, or `failure.replace_after`
+/// without progress on the way to their loop, which is user code.
 [[nodiscard]] std::vector<overdue_joiner> find_overdue(const worker_table& workers, const failure_config& failure,
                                                        std::chrono::milliseconds start_timeout, run_time now);
 
-/// The joiners that ask for a place, if it is time to let them in: joiners that come about the same time are let in
-/// together, and one that takes longer than half a second is not waited for. Else nothing.
+/// The joiners to let in now, or none: joiners that arrive at about the same time are let in together, with a wait of
+/// at most half a second.
 [[nodiscard]] std::vector<worker_record*> find_due(worker_table& workers, run_time now);
 
 } // namespace troupe::actors

@@ -17,7 +17,7 @@ namespace copy_phase {
 
 struct collecting {
   std::optional<run_time> since;
-  /// Whoever has reported is enough.
+  /// Stop waiting for the other reports.
   bool is_late = false;
 };
 
@@ -35,17 +35,17 @@ struct over {
 
 } // namespace copy_phase
 
-/// Has the state of a failing run saved as long as a member has it. The members report, as after any loss. One of those
-/// that have committed most is asked to save all of it, the next if that one ends before it has; the others wait until
-/// one has, and are refused then. All of it takes a limited time. A plain class; not thread-safe.
+/// Saves the state of a failing run while a member has it. The members report, as after any loss. A member with the
+/// highest committed step is asked to save the whole state, and the next one if that one ends first. The others wait
+/// and are refused once it is saved. All phases have time limits. A plain class; not thread-safe.
 class last_copy {
  public:
   /// Every worker is answered that the run ends for `reason`. A state that is no later than `known` is not saved.
   last_copy(error reason, step_id known) : reason_(std::move(reason)), known_(known) {}
-  /// The same where the state is not to be kept, or nobody can be asked for it.
+  /// The same, but saves nothing: the state must not be kept, or no worker can save it.
   explicit last_copy(error reason) : reason_(std::move(reason)), phase_(copy_phase::over{}) {}
 
-  /// What every worker is answered.
+  /// The answer to every worker.
   [[nodiscard]] const error& reason() const noexcept { return reason_; }
   /// The members' groups have been aborted; some had reported before.
   [[nodiscard]] run_actions begin(worker_table& workers);
@@ -58,7 +58,7 @@ class last_copy {
   [[nodiscard]] run_actions on_ended(worker_table& workers, worker_id worker);
   /// To be called several times a second.
   [[nodiscard]] run_actions on_tick(worker_table& workers, run_time now);
-  /// Whether those that are left have had the time to end.
+  /// Whether the remaining workers' time to end is over.
   [[nodiscard]] bool is_overdue() const noexcept;
 
  private:

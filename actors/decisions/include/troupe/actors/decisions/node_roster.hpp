@@ -36,7 +36,7 @@ enum class node_state : std::uint8_t {
   silent,
   /// It was open, and its connection is gone. Its workers may live.
   cut,
-  /// It was given up because it could not be reached. If it answers again, it has to end its workers of this run first.
+  /// Given up because it could not be reached. If it answers again, it must first end its workers of this run.
   fenced,
 };
 
@@ -69,7 +69,7 @@ class node_roster {
     std::function<bool(const std::string&)> is_private;
     /// How often a node that is away is tried again.
     std::chrono::milliseconds try_every;
-    /// The same for one whose workers may be waited for.
+    /// The same for a node whose workers may still be members.
     std::chrono::milliseconds reconnect_every;
   };
 
@@ -93,20 +93,19 @@ class node_roster {
   /// Whether a node's answer is awaited that decides which nodes can be used.
   [[nodiscard]] bool awaits_answers() const;
 
-  /// The nodes that are due to be tried again: those that are away, cut or fenced.
+  /// The nodes to try again now: those that are away, cut or fenced.
   [[nodiscard]] std::vector<std::uint32_t> to_try(known_node::clock::time_point now) const;
 
   /// As `place_workers`, over the nodes in one state. The places name nodes of this roster, and workers from
   /// `first_worker` on.
   [[nodiscard]] expected<placement_decision> place(node_state state, worker_id first_worker) const;
 
-  /// The capacity beside the workers that have a place. If workers of two nodes could not talk to each other, only the
-  /// node that already has workers has capacity.
+  /// The capacity left by the workers that have a place. If gradients may not travel between nodes, only nodes that
+  /// already have workers have capacity.
   [[nodiscard]] std::vector<node_capacity> capacities(std::span<const worker_place> occupied,
                                                       known_node::clock::time_point now) const;
 
-  /// Which nodes may have workers: those in the places, or also, as at the start of an elastic run, all that have made
-  /// an offer.
+  /// Which nodes to check: only those in the places, or at the start of an elastic run all that have made an offer.
   enum class spread : std::uint8_t { places, offers };
 
   /// Whether these nodes may send each other gradients: `errc::invalid_argument`, naming the node and what to say in

@@ -11,19 +11,19 @@
 
 namespace troupe::actors {
 
-/// The lines of one run's workers that their driver has not asked for yet. A worker that prints faster than the driver
-/// takes its lines in loses those beyond a limit: a line says how many. A plain class.
+/// The output lines of one run's workers that the driver has not taken yet. A worker that prints faster than the driver
+/// takes its lines loses those beyond a limit; a line reports how many. A plain class.
 class output_buffer {
  public:
   /// Of each worker; as strings, with some bytes for each.
   static constexpr std::size_t most_bytes = std::size_t{1} << 20;
-  /// Of one message: small, because other messages wait for it.
+  /// Limit of one message: small, because other messages wait behind it.
   static constexpr std::size_t batch_bytes = std::size_t{64} << 10;
 
   /// Returns whether there was nothing before.
   bool add(worker_output output);
 
-  /// Some lines of one worker; of each in turn. Nothing if there are none.
+  /// Takes some lines of the next worker in turn; nothing if there are none.
   [[nodiscard]] std::optional<worker_output> take();
 
   [[nodiscard]] bool empty() const noexcept { return turns_.empty(); }
@@ -32,7 +32,7 @@ class output_buffer {
   struct lines {
     std::deque<std::string> waiting;
     std::size_t bytes = 0;
-    /// After the last of those that wait.
+    /// Lines dropped after the last waiting one.
     std::uint64_t dropped = 0;
     std::uint64_t batches = 0;
   };
@@ -41,7 +41,7 @@ class output_buffer {
 
   run_id run_;
   std::map<worker_id, lines> workers_;
-  /// Those that have lines, in the order in which they are taken.
+  /// The workers that have lines, in the order in which they are served.
   std::deque<worker_id> turns_;
 };
 

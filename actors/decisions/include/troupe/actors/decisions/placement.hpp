@@ -36,9 +36,9 @@ struct placement_decision {
 };
 
 /// Decides which node starts which worker. Pure. Workers that reserve no CPU fill a node up to its CPUs first (pack),
-/// or are distributed evenly over all nodes (spread); they share CPUs if there are more workers than CPUs. Of a range,
-/// as many are placed as there are CPUs, or as their reservations allow, and at least its minimum. Fails with
-/// `errc::unsatisfiable`, naming what is missing.
+/// or are distributed evenly over all nodes (spread); they share CPUs if there are more workers than CPUs. For a range,
+/// places as many workers as CPUs or reservations allow, and at least the minimum. Fails with `errc::unsatisfiable`,
+/// naming what is missing.
 [[nodiscard]] expected<placement_decision> place_workers(const scaling_config& request,
                                                          std::span<const node_offer> offers);
 

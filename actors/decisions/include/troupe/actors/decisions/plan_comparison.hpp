@@ -28,7 +28,7 @@ struct resumed_plan {
 /// Why a run with this plan cannot resume from that checkpoint; nothing if it can.
 [[nodiscard]] std::optional<error> compare_with_checkpoint(const run_plan& plan, const resumed_plan& old);
 
-/// What users can do about a run that differs from its checkpoint.
+/// The user's options for a run that differs from its checkpoint.
 inline constexpr std::string_view ways_on =
     "Go on with what the run was begun with; or begin anew beside it with resume_mode::restart (--resume restart); or "
     "choose another name (run.name, --name); or begin a new run with the checkpoint's state (load_checkpoint, --from)";

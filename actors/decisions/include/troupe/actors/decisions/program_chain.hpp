@@ -10,8 +10,8 @@
 /// Which programs have computed the steps of a run that went on with a changed one. Pure functions.
 namespace troupe::actors {
 
-/// The items of a numerics fingerprint (JSON text) that say which libraries a host has and what they compute, and all
-/// others: processor, device, modes and threads. What is no JSON object has no items.
+/// The items of a numerics fingerprint (JSON text) about a host's libraries and their results, and all other items:
+/// processor, device, modes and threads. Text that is not a JSON object has no items.
 [[nodiscard]] std::string libraries_in(const std::string& numerics);
 [[nodiscard]] std::string without_libraries(const std::string& numerics);
 
@@ -20,10 +20,10 @@ namespace troupe::actors {
 [[nodiscard]] program_span describe_program(const std::string& build_id, const std::string& configuration,
                                             const std::string& numerics);
 
-/// What has computed the state of a checkpoint, oldest first.
+/// The programs that have computed the state of a checkpoint, oldest first.
 [[nodiscard]] std::vector<program_span> programs_of(const serialization::manifest& content);
 
-/// `now` goes on after `step` with what the others have computed.
+/// Appends `now`, which continues after `step`, to the programs before it.
 [[nodiscard]] std::vector<program_span> go_on_with(std::vector<program_span> before, program_span now, step_id step);
 
 /// All but the last, as a manifest has them.

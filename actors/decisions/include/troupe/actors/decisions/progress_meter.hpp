@@ -28,7 +28,7 @@ class progress_meter {
     mark_ = now;
   }
 
-  /// Takes in what rank 0 reported; returns an event when one is due.
+  /// Adds a report of rank 0; returns an event when one is due.
   std::optional<run_progress> add(const metrics_batch& batch, clock::time_point now) {
     for (const auto& row : batch.rows)
       for (const auto& [name, value] : row.values) {

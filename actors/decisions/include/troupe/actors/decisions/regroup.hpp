@@ -10,15 +10,15 @@
 
 namespace troupe::actors {
 
-/// What the survivors of a generation do with the step that was in progress when it ended.
+/// How the survivors of a generation handle the step that was in progress when it ended.
 struct regroup_decision {
   /// Steps up to this one count as applied. A survivor that has not committed it holds its reduced gradient.
   step_id commit_point;
-  /// What the barrier of that step has agreed on.
+  /// The commands that the barrier of that step has agreed on.
   std::uint64_t commands_agreed = 0;
   /// The highest number of evaluations that a member has finished.
   std::uint64_t evaluations = 0;
-  /// If members differ in that, one that has the result of the last evaluation.
+  /// If members differ in that, a member that has the result of the last evaluation.
   std::optional<worker_id> evaluation_source;
   /// For the log.
   std::string reason;

@@ -16,8 +16,8 @@
 #include <variant>
 #include <vector>
 
-/// What `run_coordinator` wants done: the trainer carries it out, in order, perhaps later. What belongs to a generation
-/// says to which.
+/// The actions of `run_coordinator`. The trainer carries them out in order, perhaps later, so actions for a generation
+/// name it.
 namespace troupe::actors {
 
 /// All workers of this attempt are ready: send each its `begin_training`, unless another attempt has begun since.
@@ -78,7 +78,7 @@ struct stage_joiners {
   /// Whether the group is on several nodes.
   bool across_nodes = false;
   /// The joiners to answer, by rank.
-  std::map<rank_id, worker_id> told;
+  std::map<rank_id, worker_id> to_answer;
   generation_id generation;
   bool operator==(const stage_joiners&) const = default;
 };
@@ -119,14 +119,14 @@ struct abort_generation {
   bool operator==(const abort_generation&) const = default;
 };
 
-/// The run does not go on for now: tell users.
+/// The run is on hold: notify users.
 struct hold {
   enum class cause : std::uint8_t {
     /// All members have reported, and the next generation is not formed before `run_coordinator::on_resume`.
     pause,
     /// The same, with a time limit: `run_coordinator::on_hold_timeout`.
     too_few_workers,
-    /// Nobody who has the state can be reached. Its processes are left alone.
+    /// No worker with the state can be reached. The workers' processes are left alone.
     unreachable,
   };
   cause why = cause::pause;
@@ -138,12 +138,12 @@ struct form_generation {
   /// By rank, with the ranks of the new generation.
   std::vector<worker_place> places;
   regroup_decision decision;
-  /// Those in `places` that get the state from the others.
+  /// Workers in `places` that get the state from the others.
   std::vector<worker_id> joiners;
-  /// Those that joined after the last step that counts, and one that was there before: they compare their whole state.
-  /// Empty if none has joined.
+  /// Workers that joined after the last committed step, and one earlier member: they compare their whole state. Empty
+  /// if none has joined.
   std::vector<worker_id> compared;
-  /// Those that have reported and leave now.
+  /// Workers that have reported and leave now.
   std::vector<worker_id> released;
   generation_record record;
   bool operator==(const form_generation&) const = default;
@@ -163,7 +163,7 @@ struct fence_worker {
   bool operator==(const fence_worker&) const = default;
 };
 
-/// The run goes on without this node, which may still live: its workers are ended when it answers.
+/// The run continues without this node, which may still live: its workers are ended when it answers.
 struct give_up_node {
   std::uint32_t node = 0;
   bool operator==(const give_up_node&) const = default;
@@ -175,7 +175,7 @@ struct avoid_node {
   bool operator==(const avoid_node&) const = default;
 };
 
-/// No worker has the state any more: kill the rest, and start again from the latest checkpoint (`on_restarted`).
+/// No worker with the state is left: kill the rest, and start again from the latest checkpoint (`on_restarted`).
 struct restart_run {
   bool operator==(const restart_run&) const = default;
 };

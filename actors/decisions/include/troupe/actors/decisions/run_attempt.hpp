@@ -27,7 +27,7 @@
 
 namespace troupe::actors {
 
-/// Why a member is fenced that the others cannot reach.
+/// The reason for fencing a member that the others cannot reach.
 inline constexpr const char* reason_of_cut = "the data network between its node and the other workers is cut";
 
 /// One attempt of a run, from the start of its processes. Decides which workers are members, join and leave, and when
@@ -43,19 +43,19 @@ class run_attempt {
   };
 
   run_attempt(settings config, run_course course, step_id first_step);
-  /// The attempt that another driver had: its members train, as far as is known.
+  /// Takes over the attempt of another driver, whose members are assumed to train.
   run_attempt(settings config, run_course course, const control_state& from, run_time now);
 
   /// The attempt after this one, with the next generation. It has no workers before `begin_at` and `on_started`.
   [[nodiscard]] run_attempt next() const;
-  /// The step that this attempt goes on from.
+  /// The step from which this attempt continues.
   void begin_at(step_id first_step);
   [[nodiscard]] step_id began_at() const noexcept { return began_at_; }
 
   [[nodiscard]] const settings& config() const noexcept { return config_; }
-  /// What has to be known to go on with it in another process.
+  /// The state that another process needs to continue this attempt.
   [[nodiscard]] control_state state_to_keep() const;
-  /// Whether that is what `kept` says, but for `failures`. Copies nothing: it is asked after each event.
+  /// Whether `kept` equals that state, except for `failures`. Copies nothing, because it is called after each event.
   [[nodiscard]] bool is_kept_in(const control_state& kept) const;
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
   [[nodiscard]] generation_id generation() const noexcept { return generation_; }
@@ -70,16 +70,16 @@ class run_attempt {
   [[nodiscard]] worker_table& workers() noexcept { return workers_; }
   [[nodiscard]] const worker_table& workers() const noexcept { return workers_; }
   [[nodiscard]] const accepted_plans& plans() const noexcept { return plans_; }
-  /// Whether a member may report that this generation is over. Another driver may have formed later ones, and told some
-  /// of its members.
+  /// Whether to accept a member's report that this generation is over. The previous driver may have formed later ones
+  /// and announced them to some members.
   [[nodiscard]] bool takes_report_of(generation_id generation) const noexcept {
     return generation == generation_ || is_inherited();
   }
-  /// Whether another driver has formed the generation, or may have begun to.
+  /// Whether another driver has formed the generation, or may have begun forming it.
   [[nodiscard]] bool is_inherited() const noexcept { return !has_formed_; }
   /// The furthest step that any worker has applied.
   [[nodiscard]] step_id furthest() const noexcept { return furthest_; }
-  /// The same of an attempt that is over, as far as its workers have said.
+  /// The same after the attempt is over, as far as its workers have reported.
   [[nodiscard]] step_id last_step() const { return std::max(furthest_, workers_.furthest()); }
   void note_progress(worker_record& who, step_id step);
   /// This worker is admitted.
@@ -88,7 +88,7 @@ class run_attempt {
   [[nodiscard]] const std::string& numerics() const noexcept { return numerics_; }
 
   void on_started(const std::vector<worker_place>& places, run_time now);
-  /// A process of the driver before this one that had no place in the generation.
+  /// Ends a process of the previous driver that had no place in the generation.
   [[nodiscard]] run_action dismiss_survivor(const worker_place& place, run_time now);
   /// A worker that may join is ready.
   [[nodiscard]] run_actions on_ready(worker_record& who);
@@ -96,7 +96,7 @@ class run_attempt {
   [[nodiscard]] run_actions accept(const run_plan& plan, run_time now);
   [[nodiscard]] run_actions on_caught_up(const caught_up& message);
   [[nodiscard]] run_actions on_report_of_joiner(worker_record& who, const regroup_report& report, run_time now);
-  /// Nothing if this report was not asked for: the worker has lost its group.
+  /// Returns nothing if this report was not requested: the worker has lost its group.
   [[nodiscard]] std::optional<run_actions> on_report_of_member(worker_record& who, const regroup_report& report);
   [[nodiscard]] run_actions on_tick(run_time now);
 
@@ -104,12 +104,12 @@ class run_attempt {
   /// their last generation.
   [[nodiscard]] std::map<worker_id, generation_id> take_cut_off() { return std::exchange(cut_off_, {}); }
 
-  /// A member is gone, or the group does not move: the others form the next generation.
+  /// A member is lost or the group hangs: the others form the next generation.
   [[nodiscard]] run_actions regroup(const std::string& why, const error& reason);
-  /// A joiner has ended or is given up. `before` is where it stood, `cause` counts against the joiners' budget.
+  /// A joiner has ended or is given up. `before` is its earlier standing, `cause` counts against the joiners' budget.
   [[nodiscard]] run_actions drop_joiner(const worker_record& who, const worker_standing& before, ended_by cause,
                                         const error& reason);
-  /// How many workers are to be started.
+  /// How many workers to start.
   [[nodiscard]] std::uint32_t missing() const;
   [[nodiscard]] run_actions replace_missing() const;
   [[nodiscard]] run_actions on_capacity();
@@ -159,8 +159,8 @@ class run_attempt {
   /// The number of the last command.
   std::uint64_t commands_ = 0;
   /// As in `control_state`.
-  std::vector<control_command> unsettled_;
-  /// The members of the generation before had agreed on the commands up to this one.
+  std::vector<control_command> outstanding_;
+  /// The members of the previous generation had agreed on the commands up to this one.
   std::uint64_t agreed_before_ = 0;
   std::string numerics_;
   std::vector<formed_member> formed_;

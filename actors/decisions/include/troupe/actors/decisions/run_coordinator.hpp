@@ -31,7 +31,7 @@
 
 namespace troupe::actors {
 
-/// What a run is doing, over its attempts.
+/// The phases of a run, across its attempts.
 namespace run_phase {
 
 /// The attempt says what.
@@ -42,7 +42,7 @@ struct failing {
   /// The index of the first failure that ends it.
   std::size_t first_failure = 0;
   last_copy copy;
-  /// The error that all workers were answered with: those that fail with it only repeat it.
+  /// The error sent to all workers. A worker that fails with it only repeats it.
   std::optional<errc> answered;
 };
 
@@ -53,10 +53,10 @@ struct over {};
 
 } // namespace run_phase
 
-/// Decides what happens to a run: when it begins, whether the workers agree, what a failure means, when it is over. Who
-/// comes and goes is decided by its attempt. Its events come from workers, from nodes, from users and from the clock,
-/// in that order. A plain class: no actor, socket or clock; the trainer carries messages to and from it. One instance
-/// for each run; not thread-safe.
+/// Decides what happens to a run: when it begins, whether the workers agree, what a failure means, when it is over. Its
+/// attempt decides which workers join and leave. The events below come from workers, nodes, users and the clock, in
+/// that order. A plain class: no actor, socket or clock; the trainer carries messages to and from it. One instance per
+/// run; not thread-safe.
 class run_coordinator {
  public:
   /// `places` by rank; `compare_numerics` is a function from two fingerprints (JSON text) to the list of their
@@ -71,7 +71,7 @@ class run_coordinator {
     failure_config failure = {};
     /// How many workers are wanted, and how many are the least.
     worker_range workers = {1, 1};
-    /// The step that the run goes on from.
+    /// The step from which the run continues.
     step_id first_step = {};
     /// How long a process may take from its start until it joins.
     std::chrono::milliseconds start_timeout{30'000};
@@ -85,15 +85,15 @@ class run_coordinator {
   using time = run_time;
 
   explicit run_coordinator(const settings& config);
-  /// Goes on with a run whose driver has ended: `config.places` and `config.first_step` are not used. The first event
-  /// is `on_adopted`.
+  /// Continues a run whose driver has ended: `config.places` and `config.first_step` are not used. The first event is
+  /// `on_adopted`.
   run_coordinator(const settings& config, const control_state& from, time now);
 
-  /// What an earlier driver knew of a member, in case that it does not live to say it again.
+  /// Host and process id of a member, as known to the previous driver, in case it ends before it reports them again.
   void introduce(worker_id worker, const std::string& host, std::uint32_t pid);
 
-  /// The members are asked where they are, and form the next generation. `others` are processes that live and had no
-  /// place: they end.
+  /// Asks the members for reports, after which they form the next generation. `others` are live processes without a
+  /// place, which are ended.
   [[nodiscard]] run_actions on_adopted(const std::vector<worker_place>& others, time now);
 
   /// A process has joined.
@@ -106,23 +106,22 @@ class run_coordinator {
   [[nodiscard]] run_actions on_caught_up(const caught_up& message);
   /// Notes how far a worker is, for failure records.
   void on_applied(worker_id worker, step_id step);
-  /// A worker's heartbeat: one that changes `progress` on the way to its first loop is not given up.
+  /// A worker's heartbeat. A joiner that changes `progress` on the way to its first loop is not given up.
   void on_sign_of_life(worker_id worker, std::uint64_t progress, time now);
 
   [[nodiscard]] run_actions on_ended(const worker_ended& message);
-  /// Nodes do not answer, for these reasons, and their workers may live: they are given up if somebody else has the
-  /// state, and waited for if nobody has.
+  /// Nodes do not answer, for these reasons, and their workers may live. They are given up if other workers have the
+  /// state; otherwise the run waits for them.
   [[nodiscard]] run_actions on_nodes_silent(const std::map<std::uint32_t, std::string>& nodes, time now);
   /// It answers again. Its workers are members as before unless they were given up.
   [[nodiscard]] run_actions on_node_answers(std::uint32_t node, time now);
-  /// Of this node's workers these are silent, for these reasons, and may live; no others. They are waited for like
-  /// silent nodes.
+  /// All of this node's workers that are silent and may live, with the reasons. They are treated like silent nodes.
   [[nodiscard]] run_actions on_workers_silent(std::uint32_t node, const std::vector<silent_worker>& workers, time now);
   /// A node's workers have ended.
   [[nodiscard]] run_actions on_node_lost(std::uint32_t node, const std::string& why);
   /// A node is going away. `capacity_elsewhere`: whether others can take in its workers.
   [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
-  /// The time for replacements of leaving workers is over: they go without.
+  /// The time limit for replacing leaving workers is over: they leave without replacements.
   [[nodiscard]] run_actions on_drain_timeout();
   /// There is capacity for more workers, perhaps.
   [[nodiscard]] run_actions on_capacity();
@@ -141,8 +140,8 @@ class run_coordinator {
   [[nodiscard]] run_actions on_start_timeout();
   /// Released workers took longer than the grace period.
   [[nodiscard]] run_actions on_grace_timeout();
-  /// To be called several times a second: joiners that come about the same time are let in together, one that does not
-  /// join in time is given up, and what is left of a failing run has its time.
+  /// Call it several times a second: it lets joiners in, gives up late ones, and enforces the time limits of a failing
+  /// run.
   [[nodiscard]] run_actions on_tick(time now);
   /// There have been too few workers for too long.
   [[nodiscard]] run_actions on_hold_timeout();
@@ -165,13 +164,13 @@ class run_coordinator {
     const auto& end = attempt_.course().end;
     return end ? end->step : first_step_;
   }
-  /// What has to be in the run's journal before what was decided last takes effect.
+  /// The state that the run's journal must contain before the last decision takes effect.
   [[nodiscard]] control_state state_to_keep() const {
     auto result = attempt_.state_to_keep();
     result.failures = budget_.in_row();
     return result;
   }
-  /// The same if it is not what `kept` says.
+  /// The same if it differs from `kept`.
   [[nodiscard]] std::optional<control_state> change_since(const control_state& kept) const {
     const auto is_kept = kept.failures == budget_.in_row() && attempt_.is_kept_in(kept);
     return is_kept ? std::nullopt : std::optional{state_to_keep()};
@@ -191,14 +190,14 @@ class run_coordinator {
   [[nodiscard]] bool held() const noexcept { return is<run_phase::running>() && attempt_.is_held(); }
   /// Whether nodes or workers are silent, and the run waits for them.
   [[nodiscard]] bool awaits_answers() const noexcept { return !silent_.empty(); }
-  /// For whom a stop that was asked for waits, because they do not answer: for people; empty if for nobody.
+  /// The silent peers for which a requested stop waits, for people; empty if there are none.
   [[nodiscard]] std::string stop_waits_for(time now,
                                            const std::function<std::string(std::uint32_t)>& name_of_node) const {
     return goes_on() && attempt_.course().asked == run_course::request::stop
                ? silent_.describe_silence(attempt_.workers(), now, name_of_node)
                : std::string{};
   }
-  /// Which workers have not reported yet, for people; empty unless a generation is to be formed.
+  /// The workers that have not reported yet, for people; empty unless a generation is being formed.
   [[nodiscard]] std::string awaited_reports() const {
     return goes_on() && attempt_.is_regrouping() ? attempt_.workers().awaited_reports() : std::string{};
   }
@@ -215,7 +214,7 @@ class run_coordinator {
   }
   /// How many workers are missing that `start_more` has asked for.
   [[nodiscard]] std::uint32_t missing() const { return is<run_phase::running>() ? attempt_.missing() : 0; }
-  /// The furthest step that anybody has applied.
+  /// The furthest step that any worker has applied.
   [[nodiscard]] step_id furthest() const noexcept { return attempt_.furthest(); }
   /// Where processes are that were started and have not ended.
   [[nodiscard]] std::vector<worker_place> occupied() const { return attempt_.workers().occupied(); }
@@ -233,10 +232,10 @@ class run_coordinator {
     return describe_failure(who, generation(), std::move(reason));
   }
   [[nodiscard]] bool within_budget();
-  /// Whether nobody is left, and nobody has reported the result of all.
+  /// Whether no worker is active, and none has reported the run's result.
   [[nodiscard]] bool is_all_lost() const { return attempt_.workers().nobody_is_active() && !somebody_has_finished(); }
 
-  run_actions settle(run_actions actions);
+  run_actions end_or_restart_if_stuck(run_actions actions);
   run_actions with_replacement(run_actions actions);
   run_actions on_repeated_plan(worker_record& who, const run_plan& message);
   run_actions on_plan_of_joiner(worker_record& who, const run_plan& message);

@@ -10,12 +10,12 @@
 
 namespace troupe::actors {
 
-/// What a run is to do next. It outlasts the attempts of the run.
+/// The requests that a run must follow, which outlast its attempts.
 struct run_course {
   enum class request : std::uint8_t {
     none,
     pause,
-    /// A stop was commanded: no generation is held any more, and nobody joins.
+    /// A stop was commanded: no generation is held, and no worker joins.
     stop,
   };
 

@@ -10,7 +10,7 @@
 
 namespace troupe::actors {
 
-/// How the first training function to return ended: all others must end so, too.
+/// How the first training function to return ended; all others must end in the same way.
 struct run_end {
   step_id step;
   /// Identity of the tracked state.

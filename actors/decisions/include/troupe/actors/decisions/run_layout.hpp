@@ -16,20 +16,20 @@
 
 namespace troupe::actors {
 
-/// Who is where in the current generation of a run, what carries the gradients between them, and what nodes and workers
-/// are told of it. A plain class.
+/// The places of the workers in the current generation, the transport of their gradients, and the messages about these
+/// to nodes and workers. A plain class.
 class run_layout {
  public:
-  /// Whether workers that have been told to use one transport go on with another where that one is impossible.
+  /// Whether workers fall back to another transport where the configured one is impossible.
   enum class fallback : std::uint8_t { no, yes };
 
   run_layout() = default;
   run_layout(const scaling_config& scaling, transport_mode transport)
       : shards_(scaling.shards), gpus_(resources_of_worker(scaling).gpus), mode_(transport) {}
 
-  /// Takes new places in, by rank; `addresses` of the nodes by index: where other hosts reach them. Returns a notice
-  /// if the transport has changed, or nothing. Fails with `errc::invalid_argument` if the transport of the
-  /// configuration is impossible there.
+  /// Sets new places, by rank; `addresses` are those at which other hosts reach the nodes, by index. Returns a notice
+  /// if the transport has changed, or nothing. Fails with `errc::invalid_argument` if the configured transport is
+  /// impossible there.
   [[nodiscard]] expected<std::string> lay_out(std::vector<worker_place> places, std::vector<std::string> addresses,
                                               fallback otherwise);
 
@@ -49,7 +49,7 @@ class run_layout {
   [[nodiscard]] group_place place_of(const worker_place& who, generation_id generation, std::uint32_t attempt,
                                      const std::string& reason) const;
 
-  /// What the members of a new generation are told, by rank.
+  /// The messages to the members of a new generation, by rank.
   [[nodiscard]] std::vector<std::pair<worker_id, member_place>> member_places(const form_generation& next) const;
 
  private:

@@ -17,8 +17,8 @@
 
 namespace troupe::actors {
 
-/// What another driver tells in the run's result of those before it: the last 256 failures and generations
-/// and the last 1,024 workers at most.
+/// The history of earlier drivers, for the run's result: at most the last 256 failures and generations and the last
+/// 1,024 workers.
 struct run_history {
   /// Without the lines that their processes wrote last.
   std::vector<failure_record> failures;
@@ -36,7 +36,7 @@ struct run_history {
 TROUPE_INSPECT(run_history, failures, generations, workers, restarts, due_checkpoints, resumed_from_step, programs,
                loaded_from)
 
-/// What has happened in a run so far: it becomes the run's result. A plain class; time comes in as an argument.
+/// Records a run so far, for its result. A plain class; time is an argument.
 class run_record {
  public:
   using clock = std::chrono::steady_clock;
@@ -55,7 +55,7 @@ class run_record {
   /// holds it (empty if none does), and the metrics reported before it was taken, with the steps they are from.
   void begin_from(step_id step, std::string checkpoint, metric_map metrics, metric_steps metrics_from = {});
 
-  /// What has computed the steps so far, and the other run's checkpoint that they began with.
+  /// The programs that have computed the steps so far, and the other run's checkpoint that they began with.
   void set_programs(std::vector<program_span> programs) { result_.programs = std::move(programs); }
   void set_loaded_from(std::string checkpoint) { result_.loaded_from = std::move(checkpoint); }
 
@@ -66,9 +66,9 @@ class run_record {
     return earlier_time_ + (now - started_);
   }
 
-  /// What is known if another driver is to go on: `failures` are those of this driver.
+  /// The history that another driver needs to continue: `failures` are those of this driver.
   [[nodiscard]] run_history history(const std::vector<failure_record>& failures) const;
-  /// Goes on with what another driver has left. Before `begin_from`.
+  /// Continues the history of another driver. Call it before `begin_from`.
   void go_on_from(run_history before);
 
   /// Ids below this one were given by another driver.
@@ -89,7 +89,7 @@ class run_record {
   /// All workers of an attempt begin to train. Returns whether it is the first attempt that does.
   begin on_begin();
   void on_plan(const run_plan& plan, clock::time_point now) { meter_.set_plan(plan, now); }
-  /// Takes a worker's reports in. `generation`: the current one. Returns an event if one is due.
+  /// Adds a worker's reports. `generation`: the current one. Returns an event if one is due.
   std::optional<run_progress> on_metrics(const metrics_batch& batch, generation_id generation, clock::time_point now);
   /// The last progress; nothing before the first step.
   [[nodiscard]] std::optional<run_progress> latest_progress() const;
@@ -109,7 +109,7 @@ class run_record {
   /// Hosts of different types make the result inexact for good.
   void note_exactness(bool exact) noexcept { result_.exact = result_.exact && exact; }
   void conclude(run_status status, error reason);
-  /// What the workers' last reports say; `state_sha256` is empty if they said nothing or the run has failed.
+  /// The end state from the workers' last reports; `state_sha256` is empty if there are none or the run has failed.
   void set_final_state(const std::vector<failure_record>& failures, std::string state_sha256, step_id last_step);
   /// The result, with its duration.
   [[nodiscard]] run_result finish(clock::time_point now);
@@ -120,13 +120,13 @@ class run_record {
   [[nodiscard]] worker_info& info_of(worker_id worker);
   void note_pause(generation_id generation, double seconds);
 
-  /// Its workers are sorted by id; there are gaps between those of one driver and of the next.
+  /// Its workers are sorted by id, with gaps between the workers of successive drivers.
   run_result result_;
   worker_id next_worker_;
   clock::time_point started_;
   std::chrono::duration<double> earlier_time_{0};
   step_id first_step_;
-  /// Those that another driver has seen.
+  /// Failures recorded by earlier drivers.
   std::vector<failure_record> earlier_failures_;
   /// Of rank 0, before the checkpoint that the run resumed from.
   metric_map earlier_metrics_;

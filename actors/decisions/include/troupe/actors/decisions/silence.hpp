@@ -64,7 +64,7 @@ inline constexpr int spared_timeouts = 10;
 [[nodiscard]] silence_verdict judge_silence(const sample_pair& process, const sample_pair& node,
                                             std::chrono::nanoseconds silent_for, std::chrono::nanoseconds timeout);
 
-/// What keeps a process from ending that was killed: "uninterruptible sleep, in folio_wait_bit". Pure.
+/// What keeps a killed process from ending: "uninterruptible sleep, in folio_wait_bit". Pure.
 [[nodiscard]] std::string describe_unkillable(const process_sample& sample);
 
 } // namespace troupe::actors

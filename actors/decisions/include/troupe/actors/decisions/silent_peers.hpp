@@ -16,15 +16,14 @@
 
 namespace troupe::actors {
 
-/// The nodes and workers of a run that do not answer, and may live. They are given up as soon as the run can go on
-/// without them, and waited for while nobody else has its state. A plain class.
+/// The nodes and workers of a run that do not answer and may live. They are given up as soon as the run can continue
+/// without them; while no other worker has the state, the run waits for them. A plain class.
 class silent_peers {
  public:
   struct settings {
-    /// After one answers, the others get this long to answer too: whatever silenced them may end for one after the
-    /// other.
+    /// After one answers, the others get this long to answer too: a fault may end for one peer after another.
     std::chrono::milliseconds heartbeat_timeout;
-    /// How long they are waited for.
+    /// How long the run waits for them.
     std::chrono::milliseconds unreachable_after;
     debugger_mode debugger = debugger_mode::wait;
   };
@@ -34,7 +33,7 @@ class silent_peers {
   void add_node(std::uint32_t node, std::string why, run_time now) {
     nodes_.emplace(node, silence{now, std::move(why)});
   }
-  /// It answers, or its workers have ended. Returns since when it was silent.
+  /// The node answers, or its workers have ended. Returns since when it was silent.
   std::optional<run_time> on_node_answers(std::uint32_t node, run_time now);
   void forget_node(std::uint32_t node);
 
@@ -43,7 +42,7 @@ class silent_peers {
     std::vector<worker_id> silent;
     std::map<worker_id, run_time> answered;
   };
-  /// Of this node's workers these are silent, and no others.
+  /// Replaces the set of this node's silent workers.
   [[nodiscard]] change set_workers(std::uint32_t node, const std::vector<silent_worker>& silent,
                                    const worker_table& workers, run_time now);
   /// Its process has ended.
@@ -54,7 +53,7 @@ class silent_peers {
     std::map<std::uint32_t, std::string> nodes;
     std::map<worker_id, std::string> workers;
   };
-  /// While the run trains or regroups. `began_at` is the step that the attempt went on from; `has_results` says that a
+  /// While the run trains or regroups. `began_at` is the step at which the attempt began; `has_results` says that a
   /// training function has returned.
   [[nodiscard]] given_up take_due(const worker_table& workers, step_id began_at, bool has_results, run_time now);
   /// In other phases the state is in a checkpoint or the results are known: gives up all silent workers.
@@ -69,7 +68,7 @@ class silent_peers {
   }
   [[nodiscard]] bool contains(std::uint32_t node) const { return nodes_.contains(node); }
   [[nodiscard]] bool contains(worker_id worker) const { return workers_.contains(worker); }
-  /// Whom the run waits for, and how long: for people. `why` says who is silent.
+  /// Describes the wait and its limit, for people. `why` names the silent peer.
   [[nodiscard]] std::string describe_wait(const std::string& why) const;
   [[nodiscard]] std::string describe_wait(worker_id worker) const;
   /// "node b:4000, silent for 12 s": those that do not answer now, for people.

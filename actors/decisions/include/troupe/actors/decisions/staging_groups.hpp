@@ -17,7 +17,7 @@ class staging_groups {
   /// How often a joiner is given the state so, before the members wait for it.
   static constexpr std::uint32_t most_tries = 3;
 
-  /// Puts `joiners`, who wait, into a new group with all active workers. `number` is that of the command that tells the
+  /// Puts the waiting `joiners` into a new group with all active workers. `number` is the number of the command to the
   /// members.
   [[nodiscard]] stage_joiners open(generation_id generation, std::uint64_t number, const worker_table& workers,
                                    const std::vector<worker_record*>& joiners);

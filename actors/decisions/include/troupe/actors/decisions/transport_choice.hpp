@@ -13,7 +13,7 @@
 
 namespace troupe::actors {
 
-/// What carries the gradients, and why.
+/// The transport of the gradients, and why it was chosen.
 struct transport_choice {
   transport_kind transport = transport_kind::self;
   /// For people: "shared memory: 4 workers on 1 node".
@@ -25,7 +25,7 @@ struct transport_choice {
 /// Chooses by the places of the workers. Pure. Fails with `errc::invalid_argument` if `mode` is impossible there.
 [[nodiscard]] expected<transport_choice> choose_transport(transport_mode mode, std::span<const worker_place> places);
 
-/// What carries gradients in device memory. Everything else goes over the other transport.
+/// The transport of gradients in device memory. Everything else uses the other transport.
 enum class device_transport : std::uint8_t {
   /// One worker: kernels alone.
   self,

@@ -13,10 +13,10 @@
 #include <variant>
 #include <vector>
 
-/// What `worker_protocol` wants done: the session of a worker carries it out. The mirror of `run_actions.hpp`.
+/// The actions of `worker_protocol`, which the session of a worker carries out. The counterpart of `run_actions.hpp`.
 namespace troupe::actors {
 
-/// Form the group of this generation, settle evaluations over it, exchange the state, and call `on_formed`.
+/// Form the group of this generation, share the last evaluation, exchange the state, and call `on_formed`.
 struct form_group {
   member_place place;
 };
@@ -32,7 +32,7 @@ struct follow_members {
 /// A joiner: return from this loop, which the members have completed.
 struct skip_loop_body {};
 
-/// The run goes on without this worker: leave the training function.
+/// The run continues without this worker: leave the training function.
 struct leave_run {};
 
 /// The run ends: save the state once it is that of `committed`, and leave the training function.
@@ -40,13 +40,13 @@ struct save_last_copy {
   error reason;
 };
 
-/// What an answer to a report asks for, and why (for the log).
+/// The action after an answer to a report, and why (for the log).
 struct worker_action {
   std::variant<form_group, report_again, follow_members, skip_loop_body, leave_run, save_last_copy> what;
   std::string why;
 };
 
-/// What comes after a step, as far as the training function decides it.
+/// What follows a step, as far as the training function decides it.
 enum class step_end : std::uint8_t {
   /// The next step.
   goes_on,
@@ -72,8 +72,7 @@ struct consider_checkpoint {
   bool finishes_run = false;
 };
 
-/// Give joiners the state over a staging group, while training goes on. Only if `command.generation` is still the
-/// worker's.
+/// Give joiners the state over a staging group while training continues, if `command.generation` is still the worker's.
 struct stage_state {
   std::uint64_t number = 0;
   stage_command command;
@@ -132,7 +131,7 @@ struct evaluation_from_members {};
 
 using evaluation_plan = std::variant<evaluate_now, evaluation_known, evaluation_from_members>;
 
-/// What an abort asks of the worker's shell.
+/// What the worker's session must end after an abort.
 enum class abort_effect : std::uint8_t {
   /// It is of a generation that is over, or this worker has no place yet.
   none,

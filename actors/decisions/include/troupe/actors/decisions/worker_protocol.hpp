@@ -30,15 +30,15 @@ class worker_protocol {
  public:
   explicit worker_protocol(const begin_training& begin);
 
-  /// Whether the run was finished before its last step, by a decision of its own: no further step is done.
+  /// Whether the training function finished the run before its last step: no further step is done.
   [[nodiscard]] bool is_finished() const noexcept { return is_finished_; }
   /// The state that it begins with is that after `step`.
   void on_restored(step_id step) noexcept { step_ = committed_ = reduced_ = step; }
 
   // -- loops of the training function
 
-  /// Comes to the next loop. False if it is skipped: by a joiner if the members have completed that loop, and by all
-  /// after a stop, or after the step that finished the run.
+  /// Enters the next loop. False if the loop is skipped: by a joiner if the members have completed it, and by all
+  /// workers after a stop or after the step that finished the run.
   [[nodiscard]] bool enter_loop();
   /// Whether a stop has taken effect.
   [[nodiscard]] bool is_stopped() const noexcept { return loop_ == loop_stage::stopped; }
@@ -55,7 +55,7 @@ class worker_protocol {
   [[nodiscard]] evaluation_plan plan_evaluation();
   /// Evaluation `number` has this result, on this worker or, after a regroup, on the member that was ahead.
   void on_evaluated(std::uint64_t number, std::vector<double> values);
-  /// The training function gets the result: joiners that come later are told what was found before a loop.
+  /// The training function has the result, which is kept for workers that join later.
   void on_evaluation_returned();
   /// Whether evaluation `number` has a result; a regroup may have brought it.
   [[nodiscard]] bool is_evaluated(std::uint64_t number) const noexcept { return evaluations_.count() >= number; }
@@ -95,7 +95,7 @@ class worker_protocol {
   [[nodiscard]] bool is_loss_of_group(const error& reason) const;
   /// The same for an error of a group that was being formed. A peer that cannot be reached is tried a few times.
   [[nodiscard]] bool may_form_again(const error& reason);
-  /// Before the first report about a lost group, and before each further one: no step begins or commits any more.
+  /// Call it before each report about a lost group: from then on no step begins or commits.
   void begin_regroup();
   /// The same at a boundary, where joiners can be let in.
   void begin_regroup_between_steps();
@@ -105,15 +105,15 @@ class worker_protocol {
   void on_state_received();
   /// The next generation is complete.
   void on_formed();
-  /// What the driver said when it aborted the group, if that tells more than `otherwise`.
+  /// Returns the driver's reason for aborting the group if it explains more than `otherwise`; else `otherwise`.
   [[nodiscard]] error why_it_ends(const error& otherwise) const;
 
   // -- a joiner that follows the members
 
   /// It has the state as it was after `step`.
   void on_staged_state(step_id step);
-  /// It has repeated `step`; the members have committed up to `latest`. Returns what to tell the driver, once, when the
-  /// joiner is close enough that the members need not wait for it long. `repeat_took`: how long one step takes here.
+  /// The joiner is at step `next`; the members have committed up to `latest`. Returns a message for the driver, once,
+  /// when the joiner is so close that the members would not wait long. `repeat_took`: how long one step takes here.
   [[nodiscard]] std::optional<caught_up> judge_progress(step_id next, step_id latest,
                                                         std::optional<std::chrono::nanoseconds> repeat_took);
   void on_repeated(step_id step);
@@ -169,7 +169,7 @@ class worker_protocol {
   struct following {
     staging_place group;
   };
-  /// The same, after it told the driver that it is close behind the members.
+  /// The same, after it reported to the driver that it is close behind the members.
   struct close_behind {
     staging_place group;
   };
@@ -177,9 +177,9 @@ class worker_protocol {
   struct arrived {
     staging_place group;
   };
-  /// It has a place in a generation, and gets the state over its group.
+  /// A joiner with a place in a generation, which gets the state over its group.
   struct receiving {};
-  /// It has state and place; the group lives as far as it knows. Which step is under way, and how far.
+  /// Has state, place and, as far as it knows, a live group. Which step is under way, and how far.
   struct computing {
     step_id step;
   };
@@ -187,7 +187,7 @@ class worker_protocol {
     step_id step;
   };
   struct between_steps {};
-  /// It has state and place, and its group is over.
+  /// Has state and place, but its group is over.
   struct fenced {};
 
   enum class loop_stage : std::uint8_t {

@@ -21,14 +21,14 @@ namespace troupe::actors {
 /// Any clock that does not go back.
 using run_time = std::chrono::steady_clock::time_point;
 
-/// Who ended a process.
+/// The cause of a process's end.
 enum class ended_by : std::uint8_t {
   itself,
-  /// Somebody else (SIGKILL, SIGTERM, the loss of its node), or it never began: another attempt need not end so, too.
+  /// An external cause (SIGKILL, SIGTERM, the loss of its node), or it never began: another attempt may succeed.
   outside,
 };
 
-/// What a joiner keeps however often it has to ask for a place.
+/// A joiner's data that outlasts repeated requests for a place.
 struct joiner_history {
   /// When its process was started, it last made progress towards its loop, or it asked for a place.
   run_time since = {};
@@ -40,8 +40,7 @@ struct joiner_history {
   std::uint32_t stagings = 0;
 };
 
-/// Where a worker is on its way through an attempt. Each alternative carries what means something there, and nothing
-/// else.
+/// A worker's stage in an attempt. Each alternative holds only what is meaningful there.
 namespace standing {
 
 /// Its process was started.
@@ -89,10 +88,10 @@ struct active {
 /// Its training function has returned or failed.
 struct finished {};
 
-/// A former member that the run goes on without, on purpose: the end of its process is no failure.
+/// A former member that was released on purpose: the end of its process is no failure.
 struct released {};
 
-/// A joiner that never got a place and will not get one. Nobody waits for the end of its process.
+/// A joiner that never got a place and will not get one. The run does not wait for the end of its process.
 struct dismissed {};
 
 /// Its process has ended.
@@ -122,7 +121,7 @@ template <class... Standings>
   return is_any<standing::released, standing::dismissed>(x);
 }
 
-/// What it has done as a joiner, so far; only `since` before it is one.
+/// The worker's history as a joiner; before it is one, only `since` is set.
 [[nodiscard]] joiner_history history_of(const worker_standing& x);
 
 /// Its training function has returned or failed, or the run does not need that.
@@ -176,8 +175,8 @@ struct worker_record {
   [[nodiscard]] bool is_caught_up() const noexcept;
   /// An active worker that has not reported.
   [[nodiscard]] bool is_awaited() const noexcept;
-  /// A member that has the state for certain. One that gets it inside its first generation has it once it has applied a
-  /// step or reported so. `first_step`: members that were there then have made or loaded it themselves.
+  /// Whether a member certainly has the state. A member that gets it in its first generation has it once it has applied
+  /// a step or reported so. `first_step`: members since that step have made or loaded the state themselves.
   [[nodiscard]] bool surely_has_state(step_id first_step) const noexcept;
   /// A joiner on its way to its loop that has made progress is not overdue.
   void note_sign_of_life(std::uint64_t progress, run_time now);
@@ -252,7 +251,7 @@ class worker_table {
 
   /// The plans of all active workers are answered, or no longer valid.
   void forget_plans();
-  /// This node could not be reached: what its joiners are given time for begins now.
+  /// This node could not be reached: restarts the deadlines of its joiners.
   void restart_deadlines(std::uint32_t node, run_time now);
   /// The processes on this node have ended, all at once. Returns their workers, with what they were before.
   struct loss {

@@ -15,9 +15,9 @@
 
 namespace troupe::actors {
 
-/// What a node knows from the heartbeats of a run's workers: the last heartbeat of each, and who is silent. The process
-/// of a silent worker lives and does not run; the driver decides what becomes of it. A plain class; time and samples of
-/// processes come in as arguments.
+/// A node's view of the heartbeats of a run's workers: the last heartbeat of each, and which workers are silent. The
+/// process of a silent worker lives but does not run; the driver decides what to do with it. A plain class; time and
+/// process samples are arguments.
 class worker_watch {
  public:
   using clock = std::chrono::steady_clock;
@@ -43,12 +43,12 @@ class worker_watch {
   /// The worker has joined: its heartbeats are expected from now on.
   void add(worker_id worker, clock::time_point now) { monitor_.add(worker, now); }
   void heard(const worker_beat& beat, clock::time_point now);
-  /// It was killed: no heartbeat is expected any more.
+  /// The worker was killed: expect no more heartbeats.
   void expect_end(worker_id worker);
   /// It has ended.
   void remove(worker_id worker);
 
-  /// Judges those whose heartbeats are overdue. To be called at a regular interval, a small part of the timeout.
+  /// Judges workers whose heartbeats are overdue. Call it at regular intervals, a small part of the timeout.
   [[nodiscard]] std::vector<finding> judge(clock::time_point now, const sampler& sample);
 
   /// For the driver: the heartbeats that came since the last report, and all that are silent now.
@@ -65,7 +65,7 @@ class worker_watch {
   /// Taken when a heartbeat became overdue.
   std::map<worker_id, samples> first_samples_;
   std::map<worker_id, silent_worker> silent_;
-  /// Those that a debugger held when they were judged last.
+  /// Workers that a debugger held when they were last judged.
   std::set<worker_id> held_;
 };
 

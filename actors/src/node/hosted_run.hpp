@@ -54,7 +54,7 @@ struct hosted_run {
   /// Set once the run must end here: the requests that are answered when no process of it is left.
   std::optional<std::vector<caf::typed_response_promise<void>>> ending = {};
 
-  [[nodiscard]] bool has_ended() const { return ending && workers.is_settled(); }
+  [[nodiscard]] bool has_ended() const { return ending && workers.all_ended_or_stuck(); }
 
   /// Its workers whose end the driver does not know, with their last heartbeats.
   [[nodiscard]] run_claimed claimed() const;

@@ -2,7 +2,6 @@
 
 #include <troupe/train_context.hpp>
 
-#include <cstdint>
 #include <string>
 
 namespace mnist {

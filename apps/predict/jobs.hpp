@@ -6,7 +6,6 @@
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 

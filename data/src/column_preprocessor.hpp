@@ -2,7 +2,6 @@
 
 #include <troupe/data/preprocessor.hpp>
 
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <string>
 #include <unistd.h>
 #include <vector>
 

@@ -21,8 +21,6 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <numeric>
 #include <string>
 #include <vector>
 

@@ -9,9 +9,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 

@@ -7,14 +7,12 @@
 
 #include <processes.hpp>
 
-#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>

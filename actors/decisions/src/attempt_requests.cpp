@@ -1,9 +1,6 @@
 // Requests of users and nodes to an attempt: capacity, drains, sizes, pauses, stops and checkpoints.
 #include <troupe/actors/decisions/run_attempt.hpp>
 
-#include <algorithm>
-#include <utility>
-
 namespace troupe::actors {
 
 run_actions run_attempt::on_capacity() {

@@ -1,6 +1,5 @@
 #include <troupe/actors/decisions/staging_groups.hpp>
 
-#include <algorithm>
 #include <set>
 #include <utility>
 

@@ -3,11 +3,9 @@
 #include <troupe/serialization/files/digest.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace troupe::collectives::tcp {

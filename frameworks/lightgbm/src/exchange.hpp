@@ -4,7 +4,6 @@
 
 #include <troupe/train_context.hpp>
 
-#include <cstddef>
 #include <exception>
 #include <vector>
 

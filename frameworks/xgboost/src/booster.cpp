@@ -3,8 +3,6 @@
 #include <charconv>
 #include <cmath>
 #include <fmt/format.h>
-#include <limits>
-#include <optional>
 #include <xgboost/c_api.h>
 
 namespace troupe::xgboost {

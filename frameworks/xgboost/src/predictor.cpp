@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <memory>
-#include <utility>
 
 namespace troupe::xgboost {
 

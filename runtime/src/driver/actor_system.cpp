@@ -17,7 +17,6 @@
 #include <caf/all.hpp>
 #include <caf/io/middleman.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <mutex>

@@ -1,7 +1,6 @@
 #include "net/basp_guard.hpp"
 
 #include <algorithm>
-#include <ranges>
 
 namespace troupe::runtime {
 

@@ -9,7 +9,6 @@
 #include <openssl/evp.h>
 #include <openssl/x509.h>
 #include <string>
-#include <string_view>
 #include <vector>
 
 /// Makes and compares keys and X.509 certificates in memory.

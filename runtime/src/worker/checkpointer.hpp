@@ -13,7 +13,6 @@
 #include <troupe/serialization/checkpoint/reusing_writer.hpp>
 #include <troupe/tracked_state.hpp>
 
-#include <array>
 #include <filesystem>
 #include <functional>
 #include <memory>

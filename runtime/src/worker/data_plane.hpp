@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <optional>
-#include <string>
 #include <string_view>
 
 namespace troupe::runtime {

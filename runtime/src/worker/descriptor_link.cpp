@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string>
-#include <string_view>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <utility>

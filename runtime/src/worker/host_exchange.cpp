@@ -6,7 +6,6 @@
 #include <troupe/runtime/fingerprint.hpp>
 
 #include <algorithm>
-#include <cstring>
 
 namespace troupe::runtime {
 

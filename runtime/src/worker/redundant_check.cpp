@@ -6,9 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <type_traits>
-#include <utility>
 
 namespace troupe::runtime {
 

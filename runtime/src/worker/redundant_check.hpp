@@ -3,7 +3,6 @@
 #include <troupe/train_context.hpp>
 #include <troupe/types.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>

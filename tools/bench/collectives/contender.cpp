@@ -9,7 +9,6 @@
 #include <troupe/collectives/summation_tree.hpp>
 #include <troupe/collectives/tcp_communicator.hpp>
 
-#include <algorithm>
 #include <stdexcept>
 #include <utility>
 

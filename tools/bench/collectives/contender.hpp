@@ -8,9 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
-#include <vector>
 
 namespace troupe::bench {
 

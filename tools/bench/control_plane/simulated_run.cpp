@@ -24,7 +24,6 @@
 #include <memory>
 #include <optional>
 #include <poll.h>
-#include <string>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>

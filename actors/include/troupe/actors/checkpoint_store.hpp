@@ -8,7 +8,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <string>
 
 namespace troupe::actors {
 

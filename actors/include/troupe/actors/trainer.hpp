@@ -6,7 +6,6 @@
 
 #include <caf/fwd.hpp>
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>

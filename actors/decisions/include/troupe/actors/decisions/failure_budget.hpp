@@ -5,7 +5,6 @@
 #include <troupe/types.hpp>
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>

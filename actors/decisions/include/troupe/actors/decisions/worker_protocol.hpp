@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <variant>
 #include <vector>
 

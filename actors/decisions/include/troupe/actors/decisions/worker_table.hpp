@@ -12,7 +12,6 @@
 #include <optional>
 #include <ranges>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 

@@ -59,7 +59,8 @@ void train_context::impl::report_with_checkpoint(step_id step) {
     agree_on(std::move(message));
   }
   checkpoints_.on_barrier(place().generation, {words[in_flight], false});
-  save_at_boundary(step, {.is_last = words[stop] != 0 || step.value == settings().steps, .is_due = true});
+  save_at_boundary(step, {.is_last = words[stop] != 0 || step.value == settings().steps, .is_due = true},
+                   [](error reason) { throw exception{std::move(reason)}; });
 }
 
 } // namespace troupe

@@ -203,6 +203,42 @@ void membership::note_commit(step_id step) {
   last_commit_ = now;
 }
 
+// -- the members' steps, on a joiner ---------------------------------------------------------------------------------
+
+expected<void> membership::take_staged_state() {
+  auto scope = activity::scope{activity_, activity_kind::control};
+  auto extras = transferred_extras{};
+  const auto place = *protocol_.lock()->staging();
+  TROUPE_TRY(auto step, catch_up_.receive(place, state_, extras));
+  protocol_.lock()->on_staged_state(step);
+  checkpoints_.set_metrics(std::move(extras.last_metrics));
+  return {};
+}
+
+expected<staged_frame*> membership::look_at_frame() {
+  auto scope = activity::scope{activity_, activity_kind::control};
+  auto frame = catch_up_.frame();
+  if (!frame)
+    return frame;
+  if (const auto* gradient = std::get_if<gradient_frame>(*frame))
+    if (auto told = protocol_.lock()->judge_progress(gradient->step, gradient->latest, catch_up_.repeat_took()))
+      driver_.tell(*told);
+  return frame;
+}
+
+expected<std::span<const std::byte>> membership::gradient_of_members(step_id step) {
+  TROUPE_TRY(auto frame, look_at_frame());
+  const auto* gradient = std::get_if<gradient_frame>(frame);
+  if (gradient == nullptr || gradient->step != step)
+    throw exception{errc::mismatch,
+                    fmt::format("this joining worker repeats step {} and finds that the others did something else: the "
+                                "training function does not do the same on all workers",
+                                step)};
+  auto bytes = gradient->bytes;
+  catch_up_.drop_frame();
+  return bytes;
+}
+
 // -- from any thread --------------------------------------------------------------------------------------------------
 
 void membership::abort(const abort_training& message) {

@@ -11,8 +11,10 @@
 #include <troupe/actors/decisions/worker_protocol.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 namespace troupe {
 
@@ -70,6 +72,14 @@ class membership {
 
   [[nodiscard]] bool is_loss_of_group(const error& reason) { return protocol_.lock()->is_loss_of_group(reason); }
   [[nodiscard]] bool may_form_again(const error& reason) { return protocol_.lock()->may_form_again(reason); }
+  /// On a joiner with a place in a staging group: takes the state as it was at a boundary of the members.
+  [[nodiscard]] expected<void> take_staged_state();
+  /// What the members did next; it stays until it is taken. Fails where they are lost.
+  [[nodiscard]] expected<staged_frame*> look_at_frame();
+  /// The members' reduced bucket of this step, valid until the next frame. Fails where they are lost. Throws
+  /// `errc::mismatch` where they did something else.
+  [[nodiscard]] expected<std::span<const std::byte>> gradient_of_members(step_id step);
+
   /// A step was committed: ends a pause, if one was under way.
   void note_commit(step_id step);
   /// Prepare checkpoints for each group, even if none is taken at regular intervals.

@@ -1,9 +1,11 @@
 #include "worker/session.hpp"
 
 #include "process/debugger.hpp"
+#include "worker/step_loop.hpp"
 
 #include <troupe/actors/run_directory.hpp>
 
+#include <cstdio>
 #include <fmt/format.h>
 #include <utility>
 
@@ -83,6 +85,33 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
   pusher_.flush();
   return result;
+}
+
+void train_context::impl::for_each_step(runtime::loop_plan plan, const step_body& body) {
+  if (plan.steps == 0)
+    plan.steps = settings().steps;
+  if (!members_.locked()->enter_loop()) {
+    ended_.stopped = protocol().is_stopped();
+    return;
+  }
+  agree_on(plan);
+  members_.locked()->begin_steps();
+  auto loop = step_loop{*this, plan, body};
+  if (!has_state() && !loop.join())
+    return members_.locked()->end_steps();
+  ended_.stopped = loop.run() == step_loop::end::stopped;
+  members_.locked()->end_steps();
+  stager().abort({errc::aborted, "the others have done their last step"});
+  if (settings().verify_determinism > 0 && place().rank == rank_id{0})
+    std::fprintf(stderr, "determinism: %s\n", loop.describe_checks().c_str());
+  // What is tracked belongs to the training function, and is gone when that has returned.
+  ended_.state_sha256 = state_.sha256();
+}
+
+void train_context::impl::note_applied(step_id step) {
+  members_.locked()->on_applied(step);
+  pusher_.applied(step);
+  show_title();
 }
 
 void train_context::impl::command(const control_command& message) {

@@ -40,7 +40,8 @@ using step_body = std::function<void(step_driver&)>;
 ///   checkpointer  this worker's share of the checkpoints
 ///   step_barrier  what the ranks agree on at the end of a step
 ///   evaluator     evaluations that are split over the workers
-///   step_driver   the steps of one loop, over a host or device `gradient_exchange`, with a `redundant_checker`
+///   step_loop     one loop of steps, its boundaries, and how a joiner gets there
+///   step_driver   the steps of that loop, over a host or device `gradient_exchange`, with a `redundant_checker`
 ///
 /// Used by the training thread, but for `command`, `abort`, `describe` and `beat`, which come from any thread.
 class train_context::impl {
@@ -102,8 +103,12 @@ class train_context::impl {
   void heartbeat() noexcept;
   void touch() noexcept { activity_.touch(); }
 
-  // -- for step_driver
+  // -- for step_loop and step_driver
 
+  [[nodiscard]] runtime::membership& members() noexcept { return members_; }
+  [[nodiscard]] runtime::checkpointer& checkpoints() noexcept { return checkpoints_; }
+  [[nodiscard]] runtime::command_inbox& commands() noexcept { return commands_; }
+  [[nodiscard]] runtime::driver_client& client() noexcept { return driver_; }
   [[nodiscard]] const actors::worker_protocol& protocol() const noexcept { return members_.protocol(); }
   [[nodiscard]] bool has_state() { return members_.locked()->has_state(); }
   [[nodiscard]] runtime::worker_group& group() noexcept { return members_.group(); }
@@ -114,13 +119,17 @@ class train_context::impl {
   void set_body(std::optional<step_id> step) noexcept { body_of_ = step; }
   [[nodiscard]] bool begin_step(step_id step) { return members_.locked()->begin_step(step); }
   void commit(step_id step) { barrier_.commit(step); }
+  /// The body of this step has returned.
+  void note_applied(step_id step);
+  /// Takes the checkpoint of this boundary, or waits for others. `on_loss` gets the errors of the group.
+  void save_at_boundary(step_id step, const actors::consider_checkpoint& what,
+                        const std::function<void(error)>& on_loss) {
+    checkpoints_.at_boundary(
+        step, what, [this] { return place(); }, on_loss);
+  }
   void regroup(error reason) { members_.regroup(std::move(reason)); }
   [[nodiscard]] bool is_loss_of_group(const error& reason) { return members_.is_loss_of_group(reason); }
   [[nodiscard]] bool may_form_again(const error& reason) { return members_.may_form_again(reason); }
-  /// On a joiner that repeats the members' steps: their reduced bucket of this step, valid until the next frame. Fails
-  /// where the members are lost. Throws `errc::mismatch` where they did something else.
-  [[nodiscard]] expected<std::span<const std::byte>> gradient_of_members(step_id step);
-  [[nodiscard]] bool has_lost_members() noexcept { return members_.catch_up().has_lost_members(); }
   void report_step(step_id step, metric_map values);
   void record(ledger_row row) { pusher_.record(std::move(row)); }
   void record(const not_finite_row& row) { pusher_.record(row); }
@@ -188,20 +197,6 @@ class train_context::impl {
   [[noreturn]] void lose_custom_group(error reason);
   /// Throws in the body of a step: workers that join repeat it alone, and sums over ranks depend on their number.
   void refuse_in_body(std::string_view what) const;
-  // -- loops of steps (loop.cpp)
-  /// False: the joiner has come too late for this loop.
-  [[nodiscard]] bool join(step_driver& driver, const step_body& body);
-  void follow(step_driver& driver, const step_body& body);
-  [[nodiscard]] expected<void> take_staged_state();
-  [[nodiscard]] expected<runtime::staged_frame*> look_at_frame();
-  /// False where the run stops.
-  [[nodiscard]] bool end_step(step_id step, actors::step_end end);
-  /// Returns once all ranks have said that the run is finished with this step.
-  void agree_to_finish(step_id step);
-  [[nodiscard]] std::vector<control_command> take_due_commands();
-  void save_at_boundary(step_id step, const actors::consider_checkpoint& what);
-  void stage(step_id step, const actors::stage_state& what);
-  // -- custom loops (custom_loop.cpp)
   void report_with_checkpoint(step_id step);
 
   given given_;

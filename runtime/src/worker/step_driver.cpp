@@ -160,7 +160,7 @@ void step_driver::run_body(const step_body& body) {
     return;
   }
   session_.set_body({});
-  if (state_ == try_state::computing && !session_.has_lost_members())
+  if (state_ == try_state::computing && !session_.members().catch_up().has_lost_members())
     throw exception{errc::user_error, fmt::format("the body of step {} returned without calling step.all_reduce(): "
                                                   "every rank has to, or the others wait for it",
                                                   at_.id)};
@@ -181,11 +181,11 @@ bool step_driver::repeat(step_id id, const step_body& body) {
   // It may have had a place in a generation that was never formed.
   at_.generation = session_.protocol().generation();
   run_body(body);
-  return state_ == try_state::reduced && !session_.has_lost_members();
+  return state_ == try_state::reduced && !session_.members().catch_up().has_lost_members();
 }
 
 void step_driver::take_from_members() {
-  auto bytes = session_.gradient_of_members(at_.id);
+  auto bytes = session_.members().gradient_of_members(at_.id);
   if (!bytes) {
     state_ = try_state::interrupted;
     throw step_interrupted{};

@@ -76,9 +76,9 @@ class campaign {
         return take_report();
       }
       faults_.look();
-      if (!done_)
+      if (stage_ == stage::disturbing)
         inject();
-      else if (!asked_to_stop_ && !options_.last_step && has_healed())
+      else if (stage_ == stage::waiting && !options_.last_step && has_healed())
         ask_to_stop();
       std::this_thread::sleep_for(look_interval);
     }
@@ -138,13 +138,13 @@ class campaign {
     if (step_ == 0 || now < due_)
       return;
     if (options_.duration > 0ms && now - begin_ > options_.duration) {
-      done_ = true;
+      stage_ = stage::waiting;
       return;
     }
     if (options_.last_step &&
         static_cast<double>(step_) > share_of_steps_disturbed * static_cast<double>(*options_.last_step)) {
       say("the run is nearly over: no further faults");
-      done_ = true;
+      stage_ = stage::waiting;
       return;
     }
     if (!faults_.inject(next_, {next_.kind,
@@ -171,15 +171,16 @@ class campaign {
     say(fmt::format("{} found no victim: given up", to_string(next_.kind)));
     if (++given_up_in_a_row_ == most_given_up) {
       say("no further faults");
-      done_ = true;
+      stage_ = stage::waiting;
     } else {
       count_fault();
     }
   }
 
   void count_fault() {
-    done_ = options_.faults > 0 && faults_.faults().size() + given_up_ == options_.faults;
-    if (!done_)
+    if (options_.faults > 0 && faults_.faults().size() + given_up_ == options_.faults)
+      stage_ = stage::waiting;
+    else
       plan();
   }
 
@@ -195,7 +196,7 @@ class campaign {
   }
 
   void ask_to_stop() {
-    asked_to_stop_ = true;
+    stage_ = stage::stopping;
     faults_.keep_driver();
     say("all faults are done: asking the run to stop");
     run_.driver().signal(SIGTERM);
@@ -221,8 +222,15 @@ class campaign {
   std::uint64_t step_at_last_fault_ = 0;
   std::size_t given_up_ = 0;
   int given_up_in_a_row_ = 0;
-  bool done_ = false;
-  bool asked_to_stop_ = false;
+  enum class stage : std::uint8_t {
+    /// Faults are injected.
+    disturbing,
+    /// All faults are done.
+    waiting,
+    /// The run was asked to stop.
+    stopping,
+  };
+  stage stage_ = stage::disturbing;
 };
 
 } // namespace

@@ -22,9 +22,7 @@ worker_protocol::worker_protocol(const begin_training& begin)
     : run_(begin.run),
       worker_(begin.worker),
       number_of_shards_(begin.settings.shards),
-      step_(begin.resume.step),
-      committed_(step_),
-      reduced_(step_),
+      steps_{begin.resume.step, begin.resume.step, begin.resume.step},
       evaluations_(begin.earlier_evaluations),
       is_finished_(begin.resume.is_finished) {
   take(begin.place);
@@ -59,7 +57,7 @@ step_id worker_protocol::step_under_way() const noexcept {
     return x->step;
   if (const auto* x = std::get_if<holding>(&state_))
     return x->step;
-  return committed_;
+  return steps_.committed;
 }
 
 // -- loops and evaluations --------------------------------------------------------------------------------------------
@@ -125,7 +123,7 @@ bool worker_protocol::on_reduced(step_id step) {
   if (!std::holds_alternative<computing>(state_))
     return false;
   state_ = holding{step};
-  reduced_ = step;
+  steps_.reduced = step;
   return true;
 }
 
@@ -159,8 +157,8 @@ barrier_outcome worker_protocol::on_barrier(step_id step, const barrier_words& w
   if (!std::holds_alternative<holding>(state_))
     return barrier_outcome::fenced;
   state_ = between_steps{};
-  committed_ = step;
-  commands_agreed_ = values[barrier_words::commands];
+  steps_.committed = step;
+  commands_.agreed = values[barrier_words::commands];
   failed_formings_ = 0;
   return barrier_outcome::committed;
 }
@@ -168,9 +166,9 @@ barrier_outcome worker_protocol::on_barrier(step_id step, const barrier_words& w
 // -- boundaries -------------------------------------------------------------------------------------------------------
 
 std::optional<command_range> worker_protocol::due_commands() const noexcept {
-  if (commands_agreed_ <= commands_done_)
+  if (commands_.agreed <= commands_.done)
     return std::nullopt;
-  return command_range{commands_done_, commands_agreed_};
+  return command_range{commands_.done, commands_.agreed};
 }
 
 std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<control_command>& commands, step_end end) {
@@ -187,7 +185,7 @@ std::vector<boundary_action> worker_protocol::on_boundary(const std::vector<cont
       regroups = x->generation == place_.generation;
     if (const auto* x = std::get_if<stage_command>(&each.what))
       stages = stage_state{each.sequence, *x};
-    commands_done_ = each.sequence;
+    commands_.done = each.sequence;
   }
   // A run that ends by itself is not stopped.
   if (stops && !finishes)
@@ -250,7 +248,7 @@ void worker_protocol::begin_regroup_between_steps() {
 }
 
 regroup_report worker_protocol::report(error reason, std::vector<rank_id> unreachable) {
-  const auto progress = worker_progress{committed_, commands_agreed_, evaluations_.count()};
+  const auto progress = worker_progress{steps_.committed, commands_.agreed, evaluations_.count()};
   auto result =
       regroup_report{run_, place_.generation, worker_, ++reports_, {}, std::move(reason), std::move(unreachable)};
   if (const auto* group = std::get_if<arrived>(&state_)) {
@@ -259,7 +257,7 @@ regroup_report worker_protocol::report(error reason, std::vector<rank_id> unreac
   } else if (!has_state()) {
     result.position = worker_position::without_state{staging() != nullptr ? staging()->number : 0};
   } else if (position_ == report_position::in_step) {
-    result.position = worker_position::in_step{progress, reduced_.value == committed_.value + 1};
+    result.position = worker_position::in_step{progress, steps_.reduced.value == steps_.committed.value + 1};
   } else if (position_ == report_position::between_steps) {
     result.position = worker_position::between_steps{progress};
   } else {
@@ -288,15 +286,15 @@ worker_action worker_protocol::on_next(next_generation next) {
 }
 
 worker_action worker_protocol::adopt(member_place next) {
-  committed_ = std::max(committed_, next.commit_point);
-  reduced_ = committed_;
-  commands_agreed_ = next.commands_agreed;
+  steps_.committed = std::max(steps_.committed, next.commit_point);
+  steps_.reduced = steps_.committed;
+  commands_.agreed = next.commands_agreed;
   auto with_state = has_state();
   if (!with_state) {
     // A joiner begins where the members are: it has or gets their state.
     with_state = has_caught_up() && std::ranges::find(next.joiners, next.place.rank) == next.joiners.end();
-    step_ = committed_;
-    commands_done_ = commands_agreed_;
+    steps_.applied = steps_.committed;
+    commands_.done = commands_.agreed;
     if (!with_state)
       evaluations_.skip_to(next.evaluations);
   }
@@ -334,7 +332,7 @@ error worker_protocol::why_it_ends(const error& otherwise) const {
 // -- a joiner that follows the members --------------------------------------------------------------------------------
 
 void worker_protocol::on_staged_state(step_id step) {
-  step_ = committed_ = reduced_ = step;
+  steps_.applied = steps_.committed = steps_.reduced = step;
 }
 
 std::optional<caught_up> worker_protocol::judge_progress(step_id next, step_id latest,
@@ -351,16 +349,16 @@ std::optional<caught_up> worker_protocol::judge_progress(step_id next, step_id l
 }
 
 void worker_protocol::on_repeated(step_id step) {
-  step_ = committed_ = reduced_ = step;
+  steps_.applied = steps_.committed = steps_.reduced = step;
 }
 
 expected<void> worker_protocol::on_end_of_staging(step_id boundary, std::uint64_t commands_agreed,
                                                   std::uint64_t evaluations) {
-  if (boundary != step_)
+  if (boundary != steps_.applied)
     return fail(errc::internal, fmt::format("the members go on after step {}, and this joining worker has come to step "
                                             "{}: an invariant of Troupe is broken",
-                                            boundary, step_));
-  commands_agreed_ = commands_agreed;
+                                            boundary, steps_.applied));
+  commands_.agreed = commands_agreed;
   evaluations_.skip_to(evaluations);
   state_ = arrived{*staging()};
   position_ = report_position::between_steps;

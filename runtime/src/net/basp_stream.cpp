@@ -63,8 +63,8 @@ void basp_stream::resume() {
 }
 
 void basp_stream::configure_read(caf::io::receive_policy::config config) {
-  policy_ = config.first;
-  wanted_bytes_ = config.second;
+  batch_.policy = config.first;
+  batch_.wanted = config.second;
 }
 
 void basp_stream::flush() {
@@ -144,10 +144,10 @@ void basp_stream::read() {
   for (auto reads = 0; watches_reads_ && (reads < max_records || channel_.has_pending()); ++reads) {
     std::size_t count = 0;
     grow();
-    switch (channel_.read(in_.data() + collected_, in_.size() - collected_, count)) {
+    switch (channel_.read(in_.data() + batch_.collected, in_.size() - batch_.collected, count)) {
     case tls_status::done:
-      collected_ += count;
-      if (collected_ >= threshold_ && !hand_on())
+      batch_.collected += count;
+      if (batch_.collected >= batch_.least && !hand_on())
         return;
       break;
     case tls_status::wants_read:
@@ -165,14 +165,14 @@ void basp_stream::read() {
 }
 
 void basp_stream::grow() {
-  if (collected_ == in_.size())
+  if (batch_.collected == in_.size())
     in_.resize(std::min(room_bytes(), 2 * in_.size()));
 }
 
 /// Ends the connection instead if the guard objects.
 bool basp_stream::hand_on() {
   const auto* bytes = reinterpret_cast<const std::byte*>(in_.data());
-  if (auto objection = guard_.take({bytes, collected_})) {
+  if (auto objection = guard_.take({bytes, batch_.collected})) {
     report_objection(fd(), *objection);
     // So that a peer that speaks another protocol sees this one.
     write();
@@ -180,7 +180,7 @@ bool basp_stream::hand_on() {
     return false;
   }
   report_first_data_or_end();
-  auto goes_on = owner_.consume(&backend(), in_.data(), collected_);
+  auto goes_on = owner_.consume(&backend(), in_.data(), batch_.collected);
   if (has_ended())
     return false;
   prepare_read();
@@ -192,13 +192,14 @@ bool basp_stream::hand_on() {
 /// The size that the broker requested last, plus some reserve where it accepts more.
 std::size_t basp_stream::room_bytes() const noexcept {
   using flag = caf::io::receive_policy_flag;
-  return policy_ == flag::at_least ? wanted_bytes_ + std::max<std::size_t>(100, wanted_bytes_ / 10) : wanted_bytes_;
+  return batch_.policy == flag::at_least ? batch_.wanted + std::max<std::size_t>(100, batch_.wanted / 10)
+                                         : batch_.wanted;
 }
 
 void basp_stream::prepare_read() {
   using flag = caf::io::receive_policy_flag;
-  collected_ = 0;
-  threshold_ = policy_ == flag::at_most ? 1 : wanted_bytes_;
+  batch_.collected = 0;
+  batch_.least = batch_.policy == flag::at_most ? 1 : batch_.wanted;
   if (in_.capacity() > kept_buffer_bytes)
     in_ = {};
   in_.resize(std::min(room_bytes(), first_buffer_bytes));

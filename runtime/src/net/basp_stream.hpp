@@ -108,10 +108,13 @@ class basp_stream : public caf::io::network::event_handler {
   bool write_wants_read_ = false;
   phase phase_ = phase::open;
 
-  caf::io::receive_policy_flag policy_ = caf::io::receive_policy_flag::at_most;
-  std::size_t wanted_bytes_ = 1024;
-  std::size_t threshold_ = 1;
-  std::size_t collected_ = 0;
+  /// How much the owner wants at a time, and how much of that is in `in_`.
+  struct {
+    caf::io::receive_policy_flag policy = caf::io::receive_policy_flag::at_most;
+    std::size_t wanted = 1024;
+    std::size_t least = 1;
+    std::size_t collected = 0;
+  } batch_;
   caf::byte_buffer in_;
 
   std::size_t written_ = 0;

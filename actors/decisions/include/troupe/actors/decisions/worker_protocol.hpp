@@ -32,7 +32,7 @@ class worker_protocol {
   /// Whether the training function finished the run before its last step: no further step is done.
   [[nodiscard]] bool is_finished() const noexcept { return is_finished_; }
   /// The state that it begins with is that after `step`.
-  void on_restored(step_id step) noexcept { step_ = committed_ = reduced_ = step; }
+  void on_restored(step_id step) noexcept { steps_.applied = steps_.committed = steps_.reduced = step; }
 
   // -- loops of the training function
 
@@ -77,7 +77,7 @@ class worker_protocol {
   /// The barrier of `step` is complete, with these words. On `committed` the step counts as applied.
   [[nodiscard]] barrier_outcome on_barrier(step_id step, const barrier_words& words);
   /// The body of `step` has returned.
-  void on_applied(step_id step) noexcept { step_ = step; }
+  void on_applied(step_id step) noexcept { steps_.applied = step; }
 
   // -- boundaries between steps
 
@@ -147,19 +147,19 @@ class worker_protocol {
   /// The staging group it is in, or was in when it caught up.
   [[nodiscard]] const staging_place* staging() const noexcept;
   /// The last step whose body has returned.
-  [[nodiscard]] step_id step() const noexcept { return step_; }
+  [[nodiscard]] step_id step() const noexcept { return steps_.applied; }
   /// Every step up to this one counts as applied.
-  [[nodiscard]] step_id committed() const noexcept { return committed_; }
+  [[nodiscard]] step_id committed() const noexcept { return steps_.committed; }
   /// The last step whose reduced gradient this worker holds or has applied.
-  [[nodiscard]] step_id reduced() const noexcept { return reduced_; }
+  [[nodiscard]] step_id reduced() const noexcept { return steps_.reduced; }
   /// The step that is under way, or the last one.
   [[nodiscard]] step_id step_under_way() const noexcept;
-  [[nodiscard]] std::uint64_t commands_agreed() const noexcept { return commands_agreed_; }
+  [[nodiscard]] std::uint64_t commands_agreed() const noexcept { return commands_.agreed; }
   [[nodiscard]] std::uint64_t evaluations() const noexcept { return evaluations_.count(); }
   /// Whether the driver has accepted a plan of this worker.
   [[nodiscard]] bool has_agreed() const noexcept { return loop_ != loop_stage::unplanned; }
   /// A custom loop counts its reports as steps.
-  void count_step() noexcept { ++step_.value; }
+  void count_step() noexcept { ++steps_.applied.value; }
 
  private:
   /// A joiner without state: on its way to a loop, or waiting for a place.
@@ -222,11 +222,17 @@ class worker_protocol {
   std::vector<shard_range> ownership_;
   std::variant<preparing, following, arrived, close_behind, receiving, computing, holding, between_steps, fenced>
       state_;
-  step_id step_;
-  step_id committed_;
-  step_id reduced_;
-  std::uint64_t commands_agreed_ = 0;
-  std::uint64_t commands_done_ = 0;
+  /// The last of each kind.
+  struct {
+    step_id applied;
+    step_id committed;
+    step_id reduced;
+  } steps_;
+  /// The numbers of the last commands that a barrier agreed on, and that were carried out.
+  struct {
+    std::uint64_t agreed = 0;
+    std::uint64_t done = 0;
+  } commands_;
   evaluation_log evaluations_;
   /// Loops that were entered.
   std::uint32_t loops_ = 0;

@@ -184,6 +184,8 @@ int main(int argc, char** argv) {
   const auto survives = heals || how == "crash" || how == "loop";
   const auto throws_later = how == "throw later";
   const auto diverges = how.starts_with("diverge");
+  if (diverges)
+    config.checkpoint.every_steps = 3;
   if (how == "diverge and end")
     config.failure.not_finite = troupe::not_finite_mode::end_run;
   if (how == "keep the best") {

@@ -234,7 +234,7 @@ TEST_CASE("steps of a run that was made on caf-nodes are repeated without them")
     INFO(ran.err);
     REQUIRE(ran.status == exit_status{0, {}});
   }
-  CHECK(here.result("run")["workers"][0]["node"] != here.result("run")["workers"][1]["node"]);
+  CHECK(here.result("run")["workers"][0]["node"] != here.result("run")["workers"][2]["node"]);
   for (const std::string workers : {"1", "2"}) {
     const auto replayed = here.replay("run", 18, {"--until", "20", "--workers", workers});
     INFO(replayed.out << replayed.err);

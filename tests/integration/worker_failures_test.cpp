@@ -117,7 +117,7 @@ TEST_CASE("the state of a run that fails is saved by a worker that has it, and t
 }
 
 TEST_CASE("an error is printed once, and with a rank only where it is that rank's") {
-  trial t;
+  test_run t;
   SUBCASE("without nodes") {}
   SUBCASE("on nodes") {
     t.use_nodes();
@@ -137,7 +137,7 @@ TEST_CASE("an error is printed once, and with a rank only where it is that rank'
 }
 
 TEST_CASE("a program without callbacks is told on standard error where it resumes, and when nothing is left to do") {
-  trial t;
+  test_run t;
   const auto first = t.run("throw later");
   INFO(first.err);
   CHECK(first.status == exit_status{1, {}});
@@ -159,7 +159,7 @@ TEST_CASE("a program without callbacks is told on standard error where it resume
 }
 
 TEST_CASE("a loss that is not a number is a warning, and ends the run before its step where that is asked for") {
-  trial t;
+  test_run t;
   REQUIRE(t.run("behave", "undisturbed").status == exit_status{0, {}});
   const auto undisturbed = t.here.result("undisturbed");
   auto warned = [&](const outcome& ran, const std::string& name, const std::string& what_follows) {
@@ -311,7 +311,7 @@ TEST_CASE("a crash that repeats in one step ends the run with step, signal, back
 }
 
 TEST_CASE("a loop without end in one step of all ranks ends the run after three attempts, as a crash does") {
-  trial t;
+  test_run t;
   auto ran = t.run("loop");
   INFO(ran.err);
   CHECK(ran.status == exit_status{1, {}});

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -47,7 +48,7 @@ TEST_CASE("frameworks begin in their order before the function, and end in the r
   std::vector<std::string> log;
   anything nothing;
   auto train = function{"train",
-                        [&](train_context&) { log.push_back("train"); },
+                        std::function<void(train_context&)>{[&](train_context&) { log.push_back("train"); }},
                         {std::make_shared<recorder>("first", log), std::make_shared<recorder>("second", log)}};
   runtime::run_with_frameworks(train, nothing.context());
   CHECK(log == std::vector<std::string>{"begin first", "begin second", "train", "end second", "end first"});

@@ -75,7 +75,8 @@ TEST_CASE("rows become fewer in a long loop") {
       rows += run.step(1) ? 1 : 0;
     return rows;
   };
-  CHECK(rows_in(60s) == 60);
+  // A row of slow steps has two.
+  CHECK(rows_in(60s) == 30);
   (void)rows_in(3600s * 24);
   CHECK(rows_in(600s) <= 10);
 }

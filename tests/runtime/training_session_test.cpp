@@ -779,7 +779,7 @@ TEST_CASE("the driver is told where the time of every rank's steps went") {
   auto config = settings{};
   config.workers = 3;
   auto group = session_group{config};
-  constexpr auto pause = 2ms;
+  constexpr auto pause = std::chrono::milliseconds{2};
   const auto finished = group.run([&](train_context& ctx) {
     auto mine = model{ctx.seed()};
     track(ctx, mine);
@@ -804,7 +804,7 @@ TEST_CASE("the driver is told where the time of every rank's steps went") {
   REQUIRE(sums.size() == config.workers);
   for (const auto& [rank, sum] : sums)
     CHECK(sum.steps == config.steps);
-  CHECK(sums[1].compute_us >= std::chrono::microseconds{pause}.count() * config.steps);
+  CHECK(std::chrono::microseconds{sums[1].compute_us} >= pause * config.steps);
 }
 
 TEST_CASE("without a ledger none is sent") {

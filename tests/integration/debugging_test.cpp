@@ -206,7 +206,7 @@ TEST_CASE(
     auto driver = misbehaving("sleep");
     here.await_step(driver, "run", 1);
     driver.signal_group(SIGINT);
-    here.await(driver, [&] { return driver.err().find("once more") != std::string::npos; });
+    here.await(driver, [&] { return driver.err().find("stopping after this step") != std::string::npos; });
     driver.signal_group(SIGINT);
     const auto status = driver.wait();
     INFO(driver.err());

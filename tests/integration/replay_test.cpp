@@ -228,9 +228,9 @@ TEST_CASE("steps of a run that was made on caf-nodes are repeated without them")
   {
     const auto a = here.start_node();
     const auto b = here.start_node();
-    const auto ran =
-        here.run(here.charlm("run", {"--nodes", a.address + "," + b.address, "--workers", "3", "--placement", "spread",
-                                     "--steps", "20", "--checkpoint-every", "8", "--ledger"}));
+    const auto ran = here.run(
+        here.charlm("run", {"--nodes", a.address + "," + b.address, "--workers", "3", "--placement", "spread",
+                            "--steps", "20", "--checkpoint-every", "8", "--checkpoints-in-flight", "0", "--ledger"}));
     INFO(ran.err);
     REQUIRE(ran.status == exit_status{0, {}});
   }

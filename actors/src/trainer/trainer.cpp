@@ -339,7 +339,8 @@ void trainer_state::tell_whom_a_stop_waits_for() {
   const auto silent =
       coordinator_->stop_waits_for(clock::now(), [this](std::uint32_t node) { return nodes_->name_of(node); });
   if (!silent.empty())
-    notify(severity::warning, fmt::format("stopping after this step: waits for {}; once more: at once", silent));
+    notify(severity::warning,
+           fmt::format("stopping after this step; waiting for {}. Press Ctrl-C again to stop immediately.", silent));
 }
 
 caf::result<void> trainer_state::resize(const resize_request& request) {
@@ -408,9 +409,10 @@ void trainer_state::tell_if_nothing_was_left() {
     return;
   notify(severity::warning,
          fmt::format("nothing was left to do: the run in {} {} step {}. Begin anew with resume_mode::restart "
-                     "(--resume restart), choose another name (run.name, --name){}",
+                     "(--resume restart){} another name (run.name, --name){}",
                      run.path, state_.is_finished ? "was finished by a decision of its own in" : "has done",
-                     state_.step, state_.is_finished ? "" : ", or set more steps (run.steps, --steps)"));
+                     state_.step, state_.is_finished ? ", or choose" : ", choose",
+                     state_.is_finished ? "" : ", or set more steps (run.steps, --steps)"));
 }
 
 void trainer_state::conclude_run(run_status status, error reason) {

@@ -42,12 +42,12 @@ class state_source {
 /// resumes, compared between replicas, and identified by `state_sha256`. Used from the training thread only.
 class tracked_state {
  public:
-  /// Tracks memory that the caller keeps alive, in place and of one size until the training function returns. If the
-  /// run resumes from a checkpoint, the memory holds the checkpoint's values when this returns; otherwise it is left
-  /// unchanged. Names are unique. `shape` may be omitted for a vector. Throws `exception`: `errc::invalid_argument`
-  /// (the name is taken, or shape and size differ), `errc::damaged`. If the checkpoint lacks the tensor, or has it with
-  /// another type or shape, the memory is left unchanged; the first step, evaluation or checkpoint then reports all
-  /// such tensors at once.
+  /// Tracks memory that the caller keeps alive, in place and of one size until the training function returns: a vector
+  /// that is assigned or resized moves, and is lost. If the run resumes from a checkpoint, the memory holds its values
+  /// when this returns; otherwise it is unchanged. Names are unique. `shape` may be omitted for a vector. Throws
+  /// `exception`: `errc::invalid_argument` (the name is taken, or shape and size differ), `errc::damaged`. If the
+  /// checkpoint lacks the tensor, or has it with another type or shape, the memory is unchanged; the first step,
+  /// evaluation or checkpoint then reports all such tensors at once.
   template <std::ranges::contiguous_range Values>
   requires std::ranges::borrowed_range<Values>
   void track(std::string name, Values&& values, std::vector<std::uint64_t> shape = {}) {

@@ -82,7 +82,8 @@ void step_barrier::report_different_replicas(step_id step) {
       errc::mismatch,
       fmt::format("at the start of step {} the tracked state differs from rank 0's: {}{}. The training "
                   "function computes differently on different ranks: uninitialised memory, an untracked "
-                  "random generator, or code that depends on the rank{}. With a ledger (run.keep_ledger), troupe "
+                  "random generator, memory that has moved since it was tracked (a vector that was assigned or "
+                  "resized), or code that depends on the rank{}. With a ledger (run.keep_ledger), troupe "
                   "replay RUN --step {} --debug repeats the step before",
                   step, text, joined.empty() ? "" : joined + ")",
                   joined.empty() ? ""

@@ -76,12 +76,13 @@ void step_driver::check_finite() {
     for (const auto& row : found.first)
       session_.record(row);
   if (!found.text.empty() && session_.settings().end_on_not_finite)
-    throw exception{errc::invalid_argument,
-                    fmt::format("in step {} the mean of {}: the run ends before it is applied, with "
-                                "the checkpoint before it (failure.not_finite). Look for the rank and "
-                                "shard in the warning; resume with a smaller learning rate as a new "
-                                "run from that checkpoint (load_checkpoint, --from)",
-                                at_.id, found.text)};
+    throw exception{
+        errc::invalid_argument,
+        fmt::format("in step {} the mean of {}: the run ends before the step is applied (failure.not_finite), "
+                    "so that its latest checkpoint is good. Look for the rank and shard in the warning; "
+                    "with a smaller learning rate, begin a new run from that checkpoint (load_checkpoint, "
+                    "--from)",
+                    at_.id, found.text)};
 }
 
 // -- a step of a member -----------------------------------------------------------------------------------------------

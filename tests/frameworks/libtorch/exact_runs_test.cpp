@@ -78,20 +78,19 @@ TEST_CASE("each optimizer takes LibTorch's own steps, and a resumed run has its 
 
 TEST_CASE("a scheduler that the replica calls goes on where it was, in a resumed run and in a joiner") {
   torch_runs here;
-  for (const auto* scheduled : {"by replica", "every third", "by number"}) {
-    CAPTURE(scheduled);
-    const auto name = std::string{scheduled};
-    const json options{{"scheduled", scheduled}};
+  for (const std::string name : {"by-replica", "every-third", "by-number"}) {
+    CAPTURE(name);
+    const json options{{"scheduled", name}};
     const auto one = here.trained(name, {{"options", options}});
     const auto rate = here.last["metrics"]["rate"].get<double>();
-    CHECK(rate == (name == "by replica" ? 0.01 / 16 : name == "every third" ? 0.01 / 2 : 0.01 / 24));
+    CHECK(rate == (name == "by-replica" ? 0.01 / 16 : name == "every-third" ? 0.01 / 2 : 0.01 / 24));
     // Neither 5 steps nor 3 divide this.
     (void)here.trained(name + "-halves", {{"workers", 2}, {"steps", 11}, {"options", options}});
     CHECK(here.trained(name + "-halves", {{"options", options}}) == one);
     CHECK(here.last["metrics"]["rate"] == rate);
     CHECK(here.last_err.find("replica.schedule") == std::string::npos);
   }
-  const json config{{"options", {{"scheduled", "by replica"}}}, {"steps", 150}};
+  const json config{{"options", {{"scheduled", "by-replica"}}}, {"steps", 150}};
   const auto one = here.trained("one", config);
   auto replaced = config;
   replaced["workers"] = 3;
@@ -102,7 +101,7 @@ TEST_CASE("a scheduler that the replica calls goes on where it was, in a resumed
 
 TEST_CASE("a scheduler that the body calls is told, because a resumed run begins it anew") {
   torch_runs here;
-  (void)here.trained("one", {{"workers", 2}, {"options", {{"scheduled", "by body"}}}});
+  (void)here.trained("one", {{"workers", 2}, {"options", {{"scheduled", "by-body"}}}});
   CHECK(here.last["metrics"]["rate"] == 0.01 / 16);
   const auto first = here.last_err.find("changed after replica.apply in step 6. A scheduler");
   CHECK(first != std::string::npos);
@@ -115,10 +114,10 @@ TEST_CASE("a resumed run goes on with the learning rate that it had, unless the 
     (void)here.trained("run", {{"options", options}, {"steps", steps}});
     return here.last["metrics"]["rate"].get<double>();
   };
-  CHECK(rate({{"scheduled", "by body"}}, 7) == 0.01 / 2);
-  CHECK(rate({}, 9) == 0.01 / 2);
+  CHECK(rate({{"scheduled", "by-body"}}, 7) == 0.01 / 2);
+  CHECK(rate(json::object(), 9) == 0.01 / 2);
   CHECK(rate({{"rate", 0.02}}, 11) == 0.02);
-  CHECK(rate({{"rate", 0.02}, {"scheduled", "by replica"}}, 12) == 0.02);
+  CHECK(rate({{"rate", 0.02}, {"scheduled", "by-replica"}}, 12) == 0.02);
   // Counted from the first step on.
-  CHECK(rate({{"rate", 0.04}, {"scheduled", "by replica"}}, 13) == 0.04 / 4);
+  CHECK(rate({{"rate", 0.04}, {"scheduled", "by-replica"}}, 13) == 0.04 / 4);
 }

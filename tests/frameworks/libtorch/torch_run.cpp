@@ -240,9 +240,9 @@ void train(train_context& ctx) {
   auto replica = libtorch::replica{ctx, model, *optimizer, replica_options};
   auto scheduler = torch::optim::StepLR{*optimizer, 5, 0.5};
   const auto scheduled = options.value("scheduled", "");
-  if (scheduled == "by replica")
+  if (scheduled == "by-replica")
     replica.schedule(scheduler);
-  if (scheduled == "every third")
+  if (scheduled == "every-third")
     replica.schedule(scheduler, 3);
   if (misuse == "no steps")
     replica.schedule(scheduler, 0);
@@ -257,7 +257,7 @@ void train(train_context& ctx) {
   ctx.for_each_step(plan, [&](step& step) {
     torch::Tensor images;
     torch::Tensor labels;
-    if (scheduled == "by number")
+    if (scheduled == "by-number")
       set_rate(*optimizer, 0.01 / static_cast<double>(step.number()));
     if (misuse == "late schedule" && step.number() == 2)
       replica.schedule(scheduler);
@@ -278,7 +278,7 @@ void train(train_context& ctx) {
         std::raise(SIGKILL);
     }
     replica.apply(step, [&] { torch::nn::utils::clip_grad_norm_(model.parameters(), 0.5); });
-    if (scheduled == "by body")
+    if (scheduled == "by-body")
       scheduler.step();
     if (misuse == "rate of rank 1" && ctx.rank() == 1 && step.number() == 3)
       set_rate(*optimizer, 0.5);

@@ -88,7 +88,7 @@ void train(troupe::train_context& ctx) {
   constexpr auto n = network::units;
   ctx.name_gradient({{"weights", 0, n}, {"biases", n, n}, {"outputs", 2 * n, n}});
   // The lowest validation loss, and how many evaluations have passed since.
-  auto watch = std::vector<double>{std::numeric_limits<double>::infinity(), 0};
+  auto watch = std::array{std::numeric_limits<double>::infinity(), 0.0};
   ctx.state().track("watch", watch);
 
   auto plan = troupe::step_plan{
@@ -109,7 +109,7 @@ void train(troupe::train_context& ctx) {
     });
     auto loss = sums[0] / validation_points;
     step.report({{"loss", step.mean_loss()}, {"validation_loss", loss}});
-    watch = loss < 0.99 * watch[0] ? std::vector{loss, 0.0} : std::vector{watch[0], watch[1] + 1};
+    watch = loss < 0.99 * watch[0] ? std::array{loss, 0.0} : std::array{watch[0], watch[1] + 1};
     if (watch[1] >= patience)
       step.finish();
   });

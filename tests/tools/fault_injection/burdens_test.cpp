@@ -77,6 +77,12 @@ TEST_CASE("who writes to a log that nobody reads waits until it is read again") 
 TEST_CASE("a flood appears as the output of the process, and ends when nobody takes it") {
   scratch_directory scratch;
   child_process victim{{{"/bin/sleep", "1000"}}, scratch.path() / "victim"};
+  // Until it executes its program, its output is this one's.
+  REQUIRE(becomes_true([&] {
+    auto code = std::error_code{};
+    const auto program = std::filesystem::read_symlink("/proc/" + std::to_string(victim.pid()) + "/exe", code);
+    return program.filename() == "sleep";
+  }));
   output_flood flood{victim.pid(), 1'000'000};
   REQUIRE(becomes_true([&] { return flood.over(); }));
   CHECK(flood.written_bytes() == 1'000'000);

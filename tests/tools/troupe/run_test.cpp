@@ -109,6 +109,14 @@ TEST_CASE("a summary adds up where the time of each rank's steps went, and names
   CHECK(describe_slowest(x).empty());
 }
 
+TEST_CASE("an event is one line, whatever its cause says") {
+  CHECK(describe_event(
+            {{"time", "t"}, {"event", "failure"}, {"cause", "it ended; its last lines:\n  a\n  b"}, {"step", 3}}) ==
+        "t  failure            cause it ended; its last lines: (+ 2 lines: --json), step 3");
+  CHECK(describe_event({{"time", "t"}, {"event", "ended"}, {"status", "completed"}}) ==
+        "t  ended              status completed");
+}
+
 TEST_CASE("a curve shows highest and lowest, and what is not finite") {
   const std::vector<run_summary::point> points{{1, 1.0}, {2, 0.0}, {3, NAN}, {4, 0.5}};
   CHECK(sparkline(points, 10) == "█▁!▅");

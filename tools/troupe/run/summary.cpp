@@ -98,11 +98,15 @@ std::string describe_slowest(const std::map<std::uint64_t, run_summary::step_tim
 }
 
 std::string describe_event(const nlohmann::json& event) {
+  const auto first_line = [](const std::string& value) {
+    const auto lines = std::ranges::count(value, '\n');
+    return lines == 0 ? value : fmt::format("{} (+ {} lines: --json)", value.substr(0, value.find('\n')), lines);
+  };
   auto text = std::string{};
   for (const auto& [name, value] : event.items())
     if (name != "time" && name != "event" && name != "run" && name != "workers")
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name,
-                          value.is_string() ? value.get<std::string>() : value.dump());
+                          value.is_string() ? first_line(value.get<std::string>()) : value.dump());
   return fmt::format("{}  {:<18} {}", event.value("time", std::string{}), event.value("event", std::string{}), text);
 }
 

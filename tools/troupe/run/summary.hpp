@@ -65,7 +65,7 @@ struct run_rows {
 /// rank". Empty where they are within a tenth. Pure.
 [[nodiscard]] std::string describe_slowest(const std::map<std::uint64_t, run_summary::step_times>& times);
 
-/// One line for an event: time, kind and what it says.
+/// One line for an event: time, kind and what it says; of texts of several lines the first, and how many there are.
 [[nodiscard]] std::string describe_event(const nlohmann::json& event);
 
 /// A curve of at most `width` characters, each of a mean.

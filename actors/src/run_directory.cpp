@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <sys/file.h>
 #include <tuple>
@@ -177,6 +178,22 @@ expected<void> keep_lines_until(const fs::path& path, const std::string& more, s
   return serialization::write_file_durably(path, kept);
 }
 
+/// As JSON. Without a library for it: each rank has a row in each step.
+std::string line_of(const ledger_row& row, rank_id rank, std::uint32_t pid) {
+  auto result = fmt::format(
+      R"({{"step":{},"generation":{},"rank":{},"pid":{},"first_shard":{},"last_shard":{},"samples_digest":{})",
+      row.step.value, row.generation.value, rank.value, pid, row.shards.first, row.shards.last, row.samples_digest);
+  const auto& digest = row.digest;
+  if (digest.pieces > 0)
+    fmt::format_to(std::back_inserter(result),
+                   R"(,"digest":{{"pieces":{},"first_piece":{},"gradient":[{}],"state":{}}})", digest.pieces,
+                   digest.first, fmt::join(digest.digests, ","), digest.state);
+  if (!digest.names.empty())
+    if (const auto names = nlohmann::ordered_json::parse(digest.names, nullptr, false); names.is_object())
+      result += R"(,"names":)" + names.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return result + '}';
+}
+
 } // namespace
 
 fs::path run_directory::path_of(const run_config& config) {
@@ -313,23 +330,8 @@ expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t p
     add(metrics, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   std::string ledger;
-  for (const auto& row : batch.ledger) {
-    nlohmann::ordered_json line{{"step", row.step.value},
-                                {"generation", row.generation.value},
-                                {"rank", batch.rank.value},
-                                {"pid", pid},
-                                {"first_shard", row.shards.first},
-                                {"last_shard", row.shards.last},
-                                {"samples_digest", row.samples_digest}};
-    if (const auto& digest = row.digest; digest.pieces > 0)
-      line["digest"] = {{"pieces", digest.pieces},
-                        {"first_piece", digest.first},
-                        {"gradient", digest.digests},
-                        {"state", digest.state}};
-    if (auto names = nlohmann::ordered_json::parse(row.digest.names, nullptr, false); names.is_object())
-      line["names"] = std::move(names);
-    add(ledger, line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  }
+  for (const auto& row : batch.ledger)
+    add(ledger, line_of(row, batch.rank, pid));
   std::string times;
   for (const auto& row : batch.times) {
     const auto seconds = [](std::uint64_t microseconds) { return static_cast<double>(microseconds) / 1e6; };

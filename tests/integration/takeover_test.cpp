@@ -232,6 +232,20 @@ TEST_CASE("workers of another configuration are not taken over, and end") {
   std::ignore = t.finish(driver);
 }
 
+TEST_CASE("a mended program that is allowed goes on from the checkpoint, and not with the workers") {
+  test_run t{1};
+  t.begin_until_checkpoint();
+  const auto workers = watch_all(t.here.workers());
+  auto argv = t.arguments({"--checkpoint-every", "50", "--allow-changed", "program"});
+  argv[0] = t.here.make_changed_charlm();
+  auto driver = t.here.start(argv);
+  CHECK(all_end(workers, 10'000ms));
+  const auto result = t.finish(driver);
+  INFO(result.dump(2));
+  CHECK(result["resumed_from_step"] >= 50);
+  CHECK(result["programs"].size() == 2);
+}
+
 TEST_CASE("Ctrl-C ends a run that was taken over, after its step and with a checkpoint") {
   test_run t{1};
   t.begin(100);

@@ -1,5 +1,6 @@
 #include "node/in_process_launcher.hpp"
 
+#include "process/crash_report.hpp"
 #include "worker/worker_life.hpp"
 
 #include <troupe/runtime/descriptor_broker.hpp>
@@ -139,6 +140,7 @@ class in_process_launcher : public actors::process_launcher {
     if (!descriptors)
       return refuse(request, std::move(descriptors.error()));
     fix_numbers_of_threads();
+    report_crashes();
     for (const auto& [name, value] : request.environment)
       ::setenv(name.c_str(), value.c_str(), 1);
     worker_ = std::make_shared<threaded_worker>(train_, request);

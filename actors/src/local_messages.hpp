@@ -86,6 +86,8 @@ struct directory_taken_over {
   claimed_directory directory;
   /// Empty, or why that run cannot be taken over.
   std::string refusal;
+  /// The run whose journal is in the directory, if it is not taken over.
+  std::optional<run_proof> predecessor;
 };
 
 /// None of the workers lives: gives the directory up, for a run with this id and secret. Answered by nothing.

@@ -78,7 +78,7 @@ class host : public actor_fixture {
 
   expected<run_opened> open(const run_id& id = run) {
     return ask<run_opened>(node,
-                           open_run{id, "digits", "/opt/train", "c0ffee", secret, timeout_ms, grace_ms, directory},
+                           open_run{id, "digits", "/opt/train", "c0ffee", secret, timeout_ms, grace_ms, predecessor},
                            driver, collectives, store);
   }
 
@@ -139,7 +139,7 @@ class host : public actor_fixture {
   std::shared_ptr<fake_driver::heard> heard;
   /// How long a worker may say nothing.
   std::uint64_t timeout_ms = 600'000;
-  std::string directory = "host-a:/runs/digits";
+  std::optional<run_proof> predecessor;
   /// How long the run lives on without its driver.
   std::uint64_t grace_ms = 600'000;
   /// The part of a worker that has to know the driver.
@@ -387,8 +387,7 @@ TEST_CASE_FIXTURE(host, "nobody commands a run without its secret, and each atte
     CHECK(ask<void>(node, end_run{run, known}).error().code == errc::wrong_secret);
     CHECK(ask<run_claimed>(node, claim_run{run, known, {9, "z"}}).error().code == errc::wrong_secret);
     CHECK(adopt(known, {9, "z"}).error().code == errc::wrong_secret);
-    const auto again =
-        open_run{run, "digits", "/opt/train", "c0ffee", known, timeout_ms, grace_ms, directory, {9, "z"}};
+    const auto again = open_run{run, "digits", "/opt/train", "c0ffee", known, timeout_ms, grace_ms, {}, {9, "z"}};
     CHECK(ask<run_opened>(node, again, driver, collectives, store).error().code == errc::wrong_secret);
   }
   CHECK(heard->superseded.all().empty());
@@ -474,18 +473,21 @@ TEST_CASE_FIXTURE(host, "a driver that is started anew in the directory of one t
   REQUIRE(open());
   REQUIRE(ask<workers_started>(node, start_workers{run, {}, {{{0}, {}, 2}}, secret}));
   lose_connection();
-  const auto offered = [&](const std::string& where) {
-    return ask<node_offer>(node, offer_request{next, protocol_version, where})->free.gpus;
+  const auto offered = [&](const std::optional<run_proof>& proof) {
+    return ask<node_offer>(node, offer_request{next, protocol_version, proof})->free.gpus;
   };
-  CHECK(offered("host-b:/runs/digits") == 0);
-  CHECK(offered("") == 0);
-  CHECK(offered(directory) == 2);
+  CHECK(offered(run_proof{run_id{"4567"}, secret}) == 0);
+  CHECK(offered(run_proof{run, std::string(64, 'x')}) == 0);
+  CHECK(offered(std::nullopt) == 0);
+  CHECK(offered(run_proof{run, secret}) == 2);
   CHECK(lives(0));
   connect_another_driver();
-  directory = "host-b:/runs/digits";
-  CHECK(open(run_id{"89ab"}));
-  CHECK(lives(0));
-  directory = "host-a:/runs/digits";
+  for (const auto& wrong : {run_proof{run_id{"4567"}, secret}, run_proof{run, std::string(64, 'x')}}) {
+    predecessor = wrong;
+    CHECK(open(run_id{"89ab" + wrong.run.value + wrong.secret.substr(0, 1)}));
+    CHECK(lives(0));
+  }
+  predecessor = run_proof{run, secret};
   CHECK(open(next));
   CHECK_FALSE(lives(0));
   CHECK(processes->closed.all() == std::vector{run});

@@ -61,7 +61,7 @@ class stranger {
 
   error open(const run_id& run, const std::string& secret, const std::string& program) {
     auto file = value_or_throw(runtime::program_file::open(program));
-    return ask<run_opened>(open_run{run, "own", program, file.identity().build_id, secret, 60'000, 1'000, "", {9, "z"}},
+    return ask<run_opened>(open_run{run, "own", program, file.identity().build_id, secret, 60'000, 1'000, {}, {9, "z"}},
                            control_, collectives_, store_);
   }
 

@@ -202,7 +202,7 @@ template <class Visitor>
 void for_each_message(Visitor visit) {
   auto reason = error{errc::damaged, "what, where, and what to do"};
   visit("error", reason);
-  visit("offer_request", offer_request{sample_run, 9, "host-a:/runs/digits"});
+  visit("offer_request", offer_request{sample_run, 9, run_proof{sample_run, std::string(64, '5')}});
   visit("node_offer", node_offer{"host-a", "10.0.0.7:4000", 4711, {16, 2}});
   visit("open_run", open_run{sample_run,
                              "digits",
@@ -211,7 +211,7 @@ void for_each_message(Visitor visit) {
                              std::string(64, '5'),
                              1'200,
                              60'000,
-                             "host-a:/runs/digits",
+                             run_proof{sample_run, std::string(64, '5')},
                              {6, "beef"}});
   visit("adopt_run", adopt_run{sample_run, std::string(64, '5'), {7, "c0ffee"}});
   visit("run_claim", run_claim{6, "beef"});
@@ -256,13 +256,14 @@ void for_each_message(Visitor visit) {
   visit("worker_position::between_steps", worker_position::between_steps{{{41}, 5, 2}});
   visit("worker_position::in_step", worker_position::in_step{{{41}, 5, 2}, true});
   visit("worker_position::elsewhere", worker_position::elsewhere{{{41}, 5, 2}});
+  visit("worker_position::thrown", worker_position::thrown{{{41}, 5, 2}});
   // As above.
   visit("next_generation", next_generation{sample_staging_place()});
   visit("member_place", sample_member_place());
   visit("staging_place", sample_staging_place());
   visit("loop_completed", loop_completed{{{0.5}, {-2.0, 1.0}}});
   visit("released", released{});
-  visit("save_and_leave", save_and_leave{reason});
+  visit("save_and_leave", save_and_leave{reason, {41}});
   visit("begin_training", sample_begin());
   visit("control_command", control_command{sample_run, 5, stage_command{{7}, 2, true, 3}});
   visit("stop_command", stop_command{});

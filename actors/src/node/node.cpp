@@ -115,7 +115,7 @@ class node_state : public orderly_end<node_interface::base> {
                      fmt::format("this caf-node speaks version {} of the protocol, the driver version {}: install the "
                                  "same Troupe on all hosts",
                                  protocol_version, request.protocol)});
-    const auto* before = runs_.find_orphan(request.directory);
+    const auto* before = runs_.find_orphan(request.predecessor);
     const auto& run = before == nullptr ? request.run : before->what.run;
     auto free = resources{config_.capacity.cpus, static_cast<double>(devices_.open_to(run))};
     return node_offer{config_.host, config_.address, static_cast<std::uint32_t>(::getpid()), free};
@@ -139,7 +139,7 @@ class node_state : public orderly_end<node_interface::base> {
       else
         promise.deliver(to_caf(opened.error()));
     };
-    if (const auto* before = runs_.find_orphan(request.directory)) {
+    if (const auto* before = runs_.find_orphan(request.predecessor)) {
       log("the driver of run " + before->what.run_name + " was started anew: the workers of the one before end");
       this->request(node_actor{caf::actor_cast<node_actor>(this)}, caf::infinite,
                     end_run{before->what.run, before->what.secret, before->what.claim})

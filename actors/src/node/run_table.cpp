@@ -35,11 +35,12 @@ hosted_run* run_table::find_any(const run_id& run) {
   return i == runs_.end() ? nullptr : &i->second;
 }
 
-const hosted_run* run_table::find_orphan(const std::string& directory) const {
-  for (const auto& [id, run] : runs_)
-    if (run.alone_since && !run.ending && !directory.empty() && run.what.directory == directory)
-      return &run;
-  return nullptr;
+const hosted_run* run_table::find_orphan(const std::optional<run_proof>& proof) const {
+  const auto found = proof ? runs_.find(proof->run) : runs_.end();
+  if (found == runs_.end() || !found->second.alone_since || found->second.ending)
+    return nullptr;
+  const auto& run = found->second;
+  return serialization::equal_constant_time(bytes_of(proof->secret), bytes_of(run.what.secret)) ? &run : nullptr;
 }
 
 hosted_run& run_table::add(const open_run& request, std::string program_path) {

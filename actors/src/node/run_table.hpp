@@ -31,8 +31,8 @@ class run_table {
   [[nodiscard]] hosted_run* find(const run_id& run);
   /// Also finds a run that is ending.
   [[nodiscard]] hosted_run* find_any(const run_id& run);
-  /// A run in this directory whose driver is gone.
-  [[nodiscard]] const hosted_run* find_orphan(const std::string& directory) const;
+  /// The run of this proof, if its driver is gone.
+  [[nodiscard]] const hosted_run* find_orphan(const std::optional<run_proof>& proof) const;
 
   /// Of a run that is not here yet.
   hosted_run& add(const open_run& request, std::string program_path);

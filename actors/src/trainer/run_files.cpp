@@ -154,9 +154,14 @@ class run_files_state : public orderly_end<run_files::base> {
 
   caf::result<directory_taken_over> take_over() {
     directory_taken_over result;
+    const auto path = run_directory::path_of(what_.config.run);
+    if (!control_journal::exists(path))
+      return result;
+    if (const auto left = control_journal{system(), path}.read(); left && *left)
+      result.predecessor = run_proof{(**left).run, (**left).secret};
     const auto resume = what_.config.run.resume;
     if (resume == resume_mode::never || resume == resume_mode::restart ||
-        !control_journal::exists(run_directory::path_of(what_.config.run)))
+        what_.config.failure.driver_grace == std::chrono::milliseconds{0})
       return result;
     auto directory = run_directory::open(what_.config.run);
     if (!directory)
@@ -179,6 +184,7 @@ class run_files_state : public orderly_end<run_files::base> {
     auto problem = state ? std::string{} : "a restart would fail: " + state.error().message;
     result.directory.state = state.value_or(starting_state{});
     add_history(*result.directory.state, directory->history_until(result.directory.state->step));
+    result.predecessor.reset();
     what_.run = (**found).run;
     what_.secret = (**found).secret;
     begin_in(std::move(*directory), result.directory);

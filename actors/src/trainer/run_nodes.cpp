@@ -6,9 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 namespace troupe::actors {
@@ -33,11 +31,6 @@ auto may_carry_gradients(const trainer_config& config, const trainer_services& s
   };
 }
 
-std::string directory_of(const run_config& run, const std::string& host) {
-  auto code = std::error_code{};
-  return host + ":" + (std::filesystem::absolute(run.storage_path, code) / run.name).lexically_normal().string();
-}
-
 } // namespace
 
 run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_config& config,
@@ -46,7 +39,6 @@ run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_conf
       events_(&events),
       run_(std::move(run)),
       claim_(std::move(claim)),
-      directory_(directory_of(config.run, services.host)),
       links_(self,
              [connect = services.connect_node, cluster = config.cluster](const std::string& address,
                                                                          std::chrono::milliseconds limit) {
@@ -146,7 +138,7 @@ void run_nodes::on_dialled(node_dialled& message) {
 
 void run_nodes::ask_for_offer(std::uint32_t node) {
   roster_[node].state = node_state::asked;
-  self_->request(links_[node]->handle(), node_timeout, offer_request{run_, protocol_version, directory_})
+  self_->request(links_[node]->handle(), node_timeout, offer_request{run_, protocol_version, predecessor_})
       .then(
           [this, node, link = links_.number_of(node)](node_offer& offer) {
             if (link != links_.number_of(node) || roster_[node].state != node_state::asked)
@@ -160,7 +152,7 @@ void run_nodes::ask_for_offer(std::uint32_t node) {
 
 void run_nodes::open(opening what) {
   opening_ = std::move(what);
-  opening_->request.directory = directory_;
+  opening_->request.predecessor = predecessor_;
   opening_->request.claim = claim_;
   secret_ = opening_->request.secret;
   for (auto i : roster_.in_state(node_state::offered))

@@ -68,6 +68,8 @@ class run_nodes {
   run_nodes(trainer_base& self, node_events& events, const trainer_config& config, const trainer_services& services,
             run_id run, run_claim claim);
 
+  /// The run that was in this run's directory before. Nodes that still have it, without a driver, end it.
+  void set_predecessor(std::optional<run_proof> run) { predecessor_ = std::move(run); }
   /// Dials all nodes of the configuration, or hosts one in this process if it names none.
   void dial_all();
   /// As `dial_all`, for nodes that may have workers of the run from an earlier driver. Asks them which workers live,
@@ -142,8 +144,7 @@ class run_nodes {
   run_claim claim_;
   /// The secret of the run that was last opened or claimed, for commands.
   std::string secret_;
-  /// As in `open_run`.
-  std::string directory_;
+  std::optional<run_proof> predecessor_;
   node_links links_;
   node_roster roster_;
   heartbeat_monitor<std::uint32_t> monitor_;

@@ -43,7 +43,10 @@ void trainer_state::look_for_run() {
             if (!is<trainer_phase::looking>())
               return;
             if (!found.refusal.empty())
-              notify(severity::warning, "a driver before this one has left workers, which end now: " + found.refusal);
+              notify(severity::warning,
+                     fmt::format("a driver before this one has left workers, which end {}: {}",
+                                 found.predecessor ? "now" : "with their grace period", found.refusal));
+            nodes_->set_predecessor(std::move(found.predecessor));
             found.journal ? claim_workers(found) : gather();
           },
           [this](const caf::error& reason) { conclude_run(run_status::failed, from_caf(reason)); });
@@ -123,6 +126,7 @@ void trainer_state::decide_takeover() {
 
 /// No worker of that run is left: it continues from its latest checkpoint.
 void trainer_state::begin_anew() {
+  nodes_->set_predecessor(run_proof{record_.run(), authority_.secret});
   record_ = {run_id{serialization::random_hex(16)}, config_.run, clock::now()};
   authority_.secret = serialization::random_hex(32);
   actors_.store = nullptr;

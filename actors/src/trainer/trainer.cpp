@@ -105,7 +105,7 @@ caf::result<run_result> trainer_state::fit() {
     conclude_run(run_status::failed, std::move(valid.error()));
     return answer;
   }
-  keeps_journal() ? look_for_run() : gather();
+  config_.cluster.nodes.empty() ? gather() : look_for_run();
   tick();
   return answer;
 }

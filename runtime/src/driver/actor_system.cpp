@@ -204,7 +204,6 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
                                const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
     return runtime::open_part_receiver({run, secret, is_encrypted}, checkpoints, ports);
   };
-  services.host = runtime::local_host_name();
   services.program_path = program.path;
   services.build_id = program.build_id;
   if (worker_path.empty())

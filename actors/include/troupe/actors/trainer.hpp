@@ -48,8 +48,6 @@ struct trainer_services {
   std::function<expected<std::unique_ptr<part_receiver>>(const run_id&, const std::string& secret,
                                                          const std::filesystem::path& checkpoints)>
       receive_parts;
-  /// The name of this host.
-  std::string host;
   std::string program_path;
   std::string build_id;
   /// How to repeat in one process what ends every attempt of the run, for the end of a message; may be empty.

@@ -18,18 +18,29 @@ namespace troupe {
 /// their versions first.
 inline constexpr std::uint32_t protocol_version = 7;
 
+/// Shows that a driver may command this run.
+struct run_proof {
+  run_id run;
+  /// As in `open_run`.
+  std::string secret;
+
+  bool operator==(const run_proof&) const = default;
+};
+
+TROUPE_INSPECT(run_proof, run, secret)
+
 /// Asks for a node's free resources. Sent by a trainer before placement; answered by `node_offer`. Fails with
 /// `errc::unsupported_version` if the node has another version of the protocol.
 struct offer_request {
   run_id run;
   std::uint32_t protocol = protocol_version;
-  /// As in `open_run`. GPUs held by a run in the same directory whose driver is gone count as free.
-  std::string directory = {};
+  /// As in `open_run`. The GPUs of that run count as free.
+  std::optional<run_proof> predecessor = {};
 
   bool operator==(const offer_request&) const = default;
 };
 
-TROUPE_INSPECT(offer_request, run, protocol, directory)
+TROUPE_INSPECT(offer_request, run, protocol, predecessor)
 
 /// A node's offer to a run. GPUs of another run's workers are not included.
 struct node_offer {
@@ -73,16 +84,15 @@ struct open_run {
   std::uint64_t heartbeat_timeout_ms = 0;
   /// How long the workers continue when the connection to the driver is lost. 0: they end at once.
   std::uint64_t driver_grace_ms = 0;
-  /// `HOST:PATH` of the run's directory. A run that this node still has in that directory without a driver is ended
-  /// first.
-  std::string directory;
+  /// The run that was in this run's directory before. If this node still has it, without a driver, it is ended first.
+  std::optional<run_proof> predecessor = {};
   run_claim claim = {};
 
   bool operator==(const open_run&) const = default;
 };
 
 TROUPE_INSPECT(open_run, run, run_name, program_path, build_id, secret, heartbeat_timeout_ms, driver_grace_ms,
-               directory, claim)
+               predecessor, claim)
 
 /// A restarted driver takes over a run. The workers' messages wait for its `adopt_run`. Answered by `run_claimed`;
 /// fails with `errc::stale_generation` if no process of the run is left here, with `errc::superseded` if a driver with

@@ -134,12 +134,22 @@ struct elsewhere {
 
 TROUPE_INSPECT(elsewhere, progress)
 
+/// Its training function has thrown in the step after `progress.committed`, before the reduction, and will end.
+struct thrown {
+  worker_progress progress;
+
+  bool operator==(const thrown&) const = default;
+};
+
+TROUPE_INSPECT(thrown, progress)
+
 } // namespace worker_position
 
 /// A worker's state once its group has ended and none of its threads accesses memory under that generation any more.
 /// Sent by its training thread when a collective operation was aborted or lost a peer, and on a command. A joiner sends
 /// it to ask for its first place, and once it has caught up. Answered by `next_generation` once all remaining workers
-/// have reported; fails when the run is ending. Repeating it is harmless.
+/// have reported; fails when the run is ending. A report that the training function has thrown is answered at once: by
+/// `save_and_leave` if no other worker has the state, else with an error. Repeating it is harmless.
 struct regroup_report {
   run_id run;
   /// The generation that has ended; 0 from a joiner that was in none.
@@ -148,9 +158,9 @@ struct regroup_report {
   /// Counts this worker's reports, from 1. A repeated report has the same number, and gets the same answer.
   std::uint64_t number = 0;
   std::variant<worker_position::without_state, worker_position::caught_up, worker_position::between_steps,
-               worker_position::in_step, worker_position::elsewhere>
+               worker_position::in_step, worker_position::elsewhere, worker_position::thrown>
       position;
-  /// The failure that this worker detected; code `none` if the driver had reported it.
+  /// The failure that this worker detected, or the exception; code `none` if the driver had reported it.
   error reason;
   /// The ranks of that generation that do not answer this worker over the data network.
   std::vector<rank_id> unreachable = {};
@@ -226,15 +236,18 @@ struct released {
 
 TROUPE_INSPECT(released)
 
-/// The run ends for this reason. This worker saves the whole state first, as the last checkpoint, and then fails with
-/// the same reason; or with another, if it could not save.
+/// The run ends for this reason, or no other worker has the state and this one has failed for it. This worker saves the
+/// whole state first, as the last checkpoint, and then fails with the same reason; or with another, if it could not
+/// save.
 struct save_and_leave {
   error reason;
+  /// If the worker has not committed this step, it holds its reduced gradient, and applies it before it saves.
+  step_id commit_point;
 
   bool operator==(const save_and_leave&) const = default;
 };
 
-TROUPE_INSPECT(save_and_leave, reason)
+TROUPE_INSPECT(save_and_leave, reason, commit_point)
 
 /// What a worker does next. It takes its place in the next generation, or leaves. A joiner may also follow the members
 /// in a staging group, and report again once it has caught up or failed; or skip a loop. Answers a `regroup_report`.

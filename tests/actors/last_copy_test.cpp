@@ -25,16 +25,17 @@ struct members {
     }
   }
 
-  static regroup_report report_of(std::uint32_t worker, std::optional<std::uint64_t> committed) {
+  static regroup_report report_of(std::uint32_t worker, std::optional<std::uint64_t> committed,
+                                  bool holds_gradient = false) {
     regroup_report result;
     result.worker = {worker};
     if (committed)
-      result.position = worker_position::in_step{{{*committed}}, false};
+      result.position = worker_position::in_step{{{*committed}}, holds_gradient};
     return result;
   }
 
-  run_actions report(std::uint32_t worker, std::optional<std::uint64_t> committed) {
-    return copy.on_report(workers, *workers.find({worker}), report_of(worker, committed));
+  run_actions report(std::uint32_t worker, std::optional<std::uint64_t> committed, bool holds_gradient = false) {
+    return copy.on_report(workers, *workers.find({worker}), report_of(worker, committed, holds_gradient));
   }
   run_actions finish(std::uint32_t worker, errc reason) {
     workers.find({worker})->stands = standing::finished{};
@@ -56,6 +57,14 @@ std::optional<std::uint32_t> asked(const run_actions& actions) {
       result = x->worker.value;
     }
   return result;
+}
+
+/// The step of the state that is to be saved.
+std::uint64_t step_of(const run_actions& actions) {
+  for (const auto& each : actions)
+    if (const auto* x = std::get_if<save_state>(&each.what))
+      return x->step.value;
+  return 0;
 }
 
 std::set<std::uint32_t> refused(const run_actions& actions) {
@@ -86,6 +95,33 @@ TEST_CASE("of those that have committed most, the lowest rank saves the state, a
   CHECK_FALSE(group.copy.is_overdue());
   CHECK(group.tick(2'200ms).empty());
   CHECK(group.copy.is_overdue());
+}
+
+TEST_CASE("a step that a failed worker has applied is saved by a member that holds its gradient") {
+  members group{3};
+  group.workers.find({0})->note_applied({12});
+  CHECK(group.finish(0, errc::user_error).empty());
+  CHECK(group.report(1, 11).empty());
+  const auto actions = group.report(2, 11, true);
+  CHECK(asked(actions) == 2);
+  CHECK(step_of(actions) == 12);
+  // Nobody is known to have applied the step whose gradient is held here.
+  members others{2};
+  CHECK(others.report(0, 11).empty());
+  const auto without = others.report(1, 11, true);
+  CHECK(asked(without) == 0);
+  CHECK(step_of(without) == 11);
+}
+
+TEST_CASE("a step that a member cannot apply is asked of no other") {
+  members group{3};
+  group.workers.find({0})->note_applied({12});
+  CHECK(group.finish(0, errc::user_error).empty());
+  CHECK(group.report(1, 11, true).empty());
+  CHECK(step_of(group.report(2, 11, true)) == 12);
+  const auto next = group.finish(1, errc::user_error);
+  CHECK(asked(next) == 2);
+  CHECK(step_of(next) == 11);
 }
 
 TEST_CASE("what was reported before the run failed counts") {

@@ -1395,6 +1395,64 @@ TEST_CASE("an exception of the only worker starts the run again, and the same on
   CHECK(find<conclude>(end)->reason.code == errc::user_error);
 }
 
+/// Of a member whose training function has thrown in the step after `committed`.
+regroup_report thrown(std::uint32_t worker, std::uint64_t committed, error reason, std::uint64_t generation = 1) {
+  auto result = report_of(worker, worker_position::thrown{after(committed)}, generation);
+  result.reason = std::move(reason);
+  return result;
+}
+
+TEST_CASE("a worker that throws while others have the state is told so at once, and they go on") {
+  auto group = in_loop(3);
+  const auto first = group.on_report(thrown(1, 4, {errc::user_error, "out of range"}));
+  REQUIRE(find<refuse_report>(first));
+  CHECK(find<refuse_report>(first)->worker == worker_id{1});
+  CHECK(find<abort_generation>(first));
+  CHECK(find<save_state>(first) == nullptr);
+  // Its process is let go when its training function has ended.
+  CHECK(find<release_one>(first) == nullptr);
+  const auto ended = group.on_finished(throws(1, 4, "out of range"));
+  REQUIRE(ended.size() == 1);
+  REQUIRE(find<release_one>(ended));
+  CHECK(find<release_one>(ended)->worker == worker_id{1});
+  CHECK(group.failures().size() == 1);
+  CHECK(find<form_generation>(gather(group, {0, 2}, 4)));
+}
+
+TEST_CASE("the only worker saves its state when it throws, and the run restarts from there") {
+  auto group = in_loop(1);
+  const auto first = group.on_report(thrown(0, 4, {errc::device_error, "GPU 0: out of memory"}));
+  REQUIRE(first.size() == 1);
+  REQUIRE(find<save_state>(first));
+  CHECK(*find<save_state>(first) == save_state{{0}, {errc::device_error, "GPU 0: out of memory"}, {4}});
+  CHECK(group.failures().empty());
+  CHECK(find<restart_run>(group.on_finished(fails(0, 4, errc::device_error, "GPU 0: out of memory"))));
+}
+
+TEST_CASE("when all workers throw in one step, one of them saves the state") {
+  const auto reason = error{errc::user_error, "out of range"};
+  auto two = in_loop(2);
+  CHECK(find<refuse_report>(two.on_report(thrown(1, 4, reason))));
+  const auto last = two.on_report(thrown(0, 4, reason));
+  REQUIRE(find<save_state>(last));
+  CHECK(find<save_state>(last)->worker == worker_id{0});
+  CHECK(find<conclude>(two.on_finished(throws(0, 4, "out of range"))));
+  // The second ends the run, which asks those that remain.
+  auto four = in_loop(4);
+  CHECK(find<refuse_report>(four.on_report(thrown(1, 4, reason))));
+  const auto second = four.on_report(thrown(3, 4, reason));
+  CHECK(find<refuse_report>(second));
+  CHECK(find<abort_all>(second));
+  CHECK(four.on_report(thrown(2, 4, reason)).empty());
+  const auto ending = four.on_report(thrown(0, 4, reason));
+  REQUIRE(find<save_state>(ending));
+  CHECK(find<save_state>(ending)->worker == worker_id{0});
+  CHECK(find<refuse_report>(four.on_finished(cut_off(0, 4))));
+  const auto end = four.on_finished(throws(2, 4, "out of range"));
+  REQUIRE(find<conclude>(end));
+  CHECK(find<conclude>(end)->reason.code == errc::user_error);
+}
+
 // -- what is late ---------------------------------------------------------------------------------------------------
 
 TEST_CASE("a report of a generation that is over, or of one that was given up, is refused and changes nothing") {

@@ -351,10 +351,32 @@ TEST_CASE("a joiner whose group is lost before it has the state reports without 
 TEST_CASE("a member whose run ends is asked to save the state that it has") {
   auto who = member();
   who.begin_regroup();
-  const auto action = who.on_next({save_and_leave{{errc::aborted, "the run is ending"}}});
+  const auto action = who.on_next({save_and_leave{{errc::aborted, "the run is ending"}, {}}});
   REQUIRE(is<save_last_copy>(action));
   CHECK(std::get<save_last_copy>(action.what).reason == error{errc::aborted, "the run is ending"});
   CHECK(who.has_state());
+  CHECK(who.committed() == step_id{});
+}
+
+TEST_CASE("a member whose training function throws says so, and does no step any more") {
+  auto who = member();
+  REQUIRE(who.begin_step({1}));
+  const auto report = who.report_throw({errc::user_error, "out of range"});
+  REQUIRE(report.is<worker_position::thrown>());
+  CHECK(report.progress()->committed == step_id{});
+  CHECK(report.reason.message == "out of range");
+  CHECK_FALSE(who.on_reduced({1}));
+  CHECK_FALSE(who.begin_step({1}));
+}
+
+TEST_CASE("a member whose run ends applies the step that counts before it saves") {
+  auto who = member();
+  REQUIRE(who.begin_step({1}));
+  REQUIRE(who.on_reduced({1}));
+  who.begin_regroup();
+  REQUIRE(is<save_last_copy>(who.on_next({save_and_leave{{errc::aborted, "the run is ending"}, {1}}})));
+  CHECK(who.committed() == step_id{1});
+  CHECK(who.step() == step_id{});
 }
 
 TEST_CASE("a joiner that has lost its first place tells its next plan as one that has none") {

@@ -14,8 +14,8 @@
 
 /// A training program that misbehaves on rank 1, or the only one in the driver's process, in step 3. With "heal" in
 /// front it does so in the first generation only, and the run is expected to survive. "throw later" throws in step 5,
-/// and rank 1's loss is not a number from step 4 on if it is to "diverge", or to "diverge and end"; these are otherwise
-/// the same as "behave".
+/// "throw everywhere" on all ranks, and rank 1's loss is not a number from step 4 on if it is to "diverge", or to
+/// "diverge and end"; these are otherwise the same as "behave".
 namespace {
 
 [[noreturn]] void stand_still() {
@@ -125,6 +125,8 @@ void train(troupe::train_context& ctx) {
   if (how == "no batch")
     plan.batch_samples = 0;
   ctx.for_each_step(plan, [&](troupe::step& step) {
+    if (step.number() == 5 && how == "throw everywhere")
+      throw std::runtime_error{"the gradient is on holiday"};
     if (step.number() == 3 && (how == "crash" || how == "loop"))
       misbehave(ctx, how);
     if (step.number() == 3 && ctx.rank() == ctx.config().at("culprit").get<unsigned>() &&
@@ -181,7 +183,7 @@ int main(int argc, char** argv) {
     config.failure.background_transfer_above_bytes = 0;
   }
   const auto workers = static_cast<std::uint32_t>(std::atoi(argv[2]));
-  const auto survives = heals || how == "crash" || how == "loop";
+  const auto survives = heals || how == "crash" || how == "loop" || how == "throw everywhere";
   const auto throws_later = how == "throw later";
   const auto diverges = how.starts_with("diverge");
   if (diverges)

@@ -57,6 +57,24 @@ TEST_CASE("an exception that repeats in the same step ends the run with its text
   CHECK(result["failures"].size() >= 2);
 }
 
+TEST_CASE("an exception that all ranks throw costs no step: the state before it is saved") {
+  for (const std::string workers : {"1", "2", "5"}) {
+    CAPTURE(workers);
+    test_run t;
+    for (const auto begin : {0, 4}) {
+      const auto ran = t.run("throw everywhere", workers);
+      INFO(ran.err);
+      CHECK(ran.status == exit_status{1, {}});
+      const auto result = t.result("throw everywhere");
+      INFO(result.dump(2));
+      CHECK(result["error"]["code"] == "user_error");
+      CHECK(contains(result["error"]["message"], "after step 4: the gradient is on holiday"));
+      CHECK(result["resumed_from_step"] == begin);
+      CHECK(t.here.checkpoints(t.name_of("throw everywhere")).size() == 1);
+    }
+  }
+}
+
 TEST_CASE("a rank that hangs in user code is named and replaced") {
   test_run t;
   t.run("heal behave");

@@ -207,7 +207,7 @@ class fake_link : public runtime::driver_client {
   expected<plan_accepted> agree(const run_plan& plan) override { return driver_.agree(plan); }
   expected<next_generation> regroup(const regroup_report& report) override {
     if (report.worker == driver_.saver)
-      return next_generation{save_and_leave{{errc::aborted, "the run is ending"}}};
+      return next_generation{save_and_leave{{errc::aborted, "the run is ending"}, {}}};
     return fail(errc::aborted, "the run is ending");
   }
   expected<exchange_result> exchange_staging(const exchange_request&) override {

@@ -807,7 +807,18 @@ void driver_model::end_waits_of(generation_id generation) {
   store_.begin(next);
 }
 
-/// Who has the state, and is not refused: what these have committed is saved before the end, unless they are lost, too.
+namespace {
+
+/// The step whose state a member can save: also the one whose gradient it holds, if another has committed that.
+step_id latest_of(const regroup_report& said, step_id furthest) {
+  const auto* step = std::get_if<worker_position::in_step>(&said.position);
+  const auto next = step_id{said.progress()->committed.value + 1};
+  return step != nullptr && step->holds_gradient && next == furthest ? next : said.progress()->committed;
+}
+
+} // namespace
+
+/// Who has the state, and is not refused: what these can save is saved before the end, unless they are lost, too.
 void driver_model::note_who_waits_at_the_end(const run_actions& actions) {
   const auto refuses = [&](worker_id worker) {
     return std::ranges::any_of(actions, [worker](const run_action& x) {
@@ -818,7 +829,7 @@ void driver_model::note_who_waits_at_the_end(const run_actions& actions) {
   for (const auto& [worker, number] : reports_)
     if (const auto& said = last_reports_.at(worker);
         is_in_grace() && said.progress() != nullptr && !said.is<worker_position::caught_up>() && !refuses(worker))
-      waiting_at_the_end_.emplace(worker, said.progress()->committed);
+      waiting_at_the_end_.emplace(worker, latest_of(said, coordinator_.furthest()));
   for (const auto& action : actions)
     if (const auto* x = std::get_if<fence_worker>(&action.what))
       waiting_at_the_end_.erase(x->worker);
@@ -966,7 +977,7 @@ void driver_model::carry_out(const run_actions& actions) {
                    [&](const save_state& x) {
                      if (world_.defect() == mutation::lets_all_go_unsaved)
                        return answer_report(x.worker, fail(x.reason.code, x.reason.message));
-                     answer_report(x.worker, next_generation{save_and_leave{x.reason}});
+                     answer_report(x.worker, next_generation{save_and_leave{x.reason, x.step}});
                    },
                    [&](const abort_all& x) { abort_everybody(x.reason); },
                    [&](const release_all&) { release_everybody(); },

@@ -1304,7 +1304,7 @@ void simulation::concludes(const conclude& x, const std::string&) {
   check_results();
 }
 
-/// What a member had when the run failed is in a checkpoint, unless it was lost before it could be asked.
+/// What a member could save when the run failed is in a checkpoint, unless it was lost before it could be asked.
 void simulation::check_saved() {
   const auto& saved = driver_->store().latest();
   const auto is_reached = [this](const process& x) {
@@ -1313,9 +1313,16 @@ void simulation::check_saved() {
   };
   if (stop_asked_)
     return;
-  for (const auto& [worker, committed] : driver_->waiting_at_the_end())
-    if (is_reached(*processes_[worker.value]) && (saved ? saved->step : step_id{}) < committed)
-      return violate("the run fails, and the state of step " + text(committed.value) + " is lost, which worker " +
+  // Nobody can apply a step whose body throws, or evaluates without a group.
+  const auto cannot_apply = [this](step_id step) {
+    const auto throws = program_.throws && program_.throws->step == step &&
+                        program_.throws->where == program::exception::place::behind_barrier;
+    return throws || program_.evaluates_in(step);
+  };
+  for (const auto& [worker, step] : driver_->waiting_at_the_end())
+    if (is_reached(*processes_[worker.value]) &&
+        (saved ? saved->step.value : 0) + (cannot_apply(step) ? 1 : 0) < step.value)
+      return violate("the run fails, and the state of step " + text(step.value) + " is lost, which worker " +
                      text(worker.value) + " has");
 }
 

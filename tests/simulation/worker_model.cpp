@@ -412,9 +412,15 @@ void worker_model::take(const answer<plan_accepted>& message) {
 void worker_model::fail(program::exception::place where, step_id step) {
   const auto* what = where == program::exception::place::before_reduction ? "out of range before reduction "
                                                                           : "out of range behind reduction ";
+  auto reason = error{errc::user_error, what + std::to_string(step.value)};
   // The mutant makes a loss of its group of it.
-  finish({errc::user_error, what + std::to_string(step.value)},
-         world_.defect() == mutation::takes_an_exception_for_a_loss);
+  if (world_.defect() == mutation::takes_an_exception_for_a_loss)
+    return finish(std::move(reason), true);
+  if (where == program::exception::place::behind_barrier || !has_state() || committed() == restored_)
+    return finish(std::move(reason), false);
+  thrown_ = std::move(reason);
+  ask(&worker_environment::send_to_driver, protocol_->report_throw(*thrown_));
+  stand(standing::reporting);
 }
 
 shard_range worker_model::own_shards() const {
@@ -560,7 +566,7 @@ void worker_model::take(const answer<checkpoint_outcome>& message) {
   if (!is_awaited(message.number))
     return;
   if (leaves_) {
-    const auto reason = message.value ? *leaves_ : message.value.error();
+    const auto reason = message.value ? *leaves_ : thrown_.value_or(message.value.error());
     return finish(reason, protocol_->is_loss_of_group(reason));
   }
   if (message.value)
@@ -649,6 +655,8 @@ void worker_model::report(const error& reason) {
 void worker_model::take(const answer<next_generation>& message) {
   if (!is_awaited(message.number))
     return;
+  if (!message.value && thrown_)
+    return finish(*thrown_, false);
   if (!message.value)
     return finish(message.value.error(), protocol_->is_loss_of_group(message.value.error()));
   auto next = *message.value;

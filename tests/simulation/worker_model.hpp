@@ -236,6 +236,8 @@ class worker_model {
   bool stop_ = false;
   /// The run ends for this reason, once this worker has saved the state.
   std::optional<error> leaves_;
+  /// The training function has thrown this before a reduction.
+  std::optional<error> thrown_;
   /// What this worker gives to joiners.
   std::shared_ptr<staging_stream> given_;
   /// Of a joiner that follows the others.

@@ -24,6 +24,15 @@ constexpr auto saved_within = 60s;
 /// How long the training functions may take to end afterwards.
 constexpr auto ended_within = 2s;
 
+/// The latest step whose state this member can save. It applies the step after the one that it has committed if it
+/// holds that step's gradient, and if some worker has applied that step, so that it counts.
+step_id latest_of(const regroup_report& report, step_id furthest) {
+  const auto committed = report.progress()->committed;
+  const auto* step = std::get_if<worker_position::in_step>(&report.position);
+  const auto holds_it = step != nullptr && step->holds_gradient && furthest.value == committed.value + 1;
+  return holds_it ? furthest : committed;
+}
+
 bool is_past(std::optional<run_time>& since, run_time now, std::chrono::seconds limit) {
   since = since.value_or(now);
   return now - *since > limit;
@@ -55,11 +64,15 @@ bool last_copy::is_asked(worker_id worker) const noexcept {
 
 run_actions last_copy::on_finished(worker_table& workers, worker_id worker, errc reason) {
   const auto* now = std::get_if<saving>(&phase_);
-  if (now == nullptr || now->who != worker || reason != reason_.code)
-    return on_ended(workers, worker);
-  known_ = now->step;
+  if (now == nullptr || now->who != worker)
+    return go_on(workers);
+  if (reason == reason_.code)
+    known_ = now->step;
+  else if (now->step > now->committed)
+    // Its training function could not apply the step, so the others' cannot either.
+    held_ = held_steps::left_out;
   // A late member may have committed more.
-  if (choose(workers) == nullptr)
+  if (reason == reason_.code && !choose(workers))
     return end(workers);
   phase_ = collecting{{}, true};
   return go_on(workers);
@@ -91,16 +104,17 @@ bool last_copy::is_overdue() const noexcept {
   return now != nullptr && now->is_late;
 }
 
-/// The member with the highest committed step; of several, the one with the lowest rank.
-const worker_record* last_copy::choose(const worker_table& workers) const {
-  const worker_record* best = nullptr;
-  const auto committed = [](const worker_record& x) { return x.as<standing::active>()->report->progress()->committed; };
+/// The member that can save the latest step; of several, the one with the lowest rank.
+std::optional<last_copy::candidate> last_copy::choose(const worker_table& workers) const {
+  std::optional<candidate> best;
+  const auto furthest = held_ == held_steps::applied ? workers.furthest() : step_id{};
   for (const auto& [id, who] : workers) {
     const auto* member = who.as<standing::active>();
-    if (member == nullptr || !member->report || member->report->progress() == nullptr || committed(who) <= known_)
+    if (member == nullptr || !member->report || member->report->progress() == nullptr)
       continue;
-    if (best == nullptr || std::tuple{committed(*best), who.place.rank} < std::tuple{committed(who), best->place.rank})
-      best = &who;
+    const auto step = latest_of(*member->report, furthest);
+    if (step > known_ && (!best || std::tuple{best->step, who.place.rank} < std::tuple{step, best->place.rank}))
+      best = candidate{who.place, step, member->report->progress()->committed};
   }
   return best;
 }
@@ -110,13 +124,12 @@ run_actions last_copy::go_on(worker_table& workers) {
   const auto is_awaited = workers.any(&worker_record::is_awaited);
   if (now == nullptr || (is_awaited && !now->is_late))
     return {};
-  const auto* who = choose(workers);
-  if (who == nullptr)
+  const auto best = choose(workers);
+  if (!best)
     return is_awaited ? run_actions{} : end(workers);
-  const auto step = who->as<standing::active>()->report->progress()->committed;
-  phase_ = saving{who->place.worker, step, {}};
-  return {{save_state{who->place.worker, reason_},
-           fmt::format("{} saves the state of step {} before the run ends", name_of(who->place), step)}};
+  phase_ = saving{best->place.worker, best->step, best->committed, {}};
+  return {{save_state{best->place.worker, reason_, best->step},
+           fmt::format("{} saves the state of step {} before the run ends", name_of(best->place), best->step)}};
 }
 
 /// Refuses all members that wait.

@@ -242,11 +242,15 @@ run_actions run_attempt::on_tick(run_time now) {
   return actions;
 }
 
-std::optional<run_actions> run_attempt::on_report_of_member(worker_record& who, const regroup_report& report) {
-  who.as<standing::active>()->report = report;
+void run_attempt::note_report(worker_record& who, const regroup_report& report) {
   generation_ = std::max(generation_, report.generation);
   if (const auto* progress = report.progress())
     note_progress(who, progress->committed);
+}
+
+std::optional<run_actions> run_attempt::on_report_of_member(worker_record& who, const regroup_report& report) {
+  who.as<standing::active>()->report = report;
+  note_report(who, report);
   if (is_regrouping())
     return form_when_all_have_reported();
   const auto asked = state_.cause();

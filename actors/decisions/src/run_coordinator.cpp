@@ -348,6 +348,8 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
                            {errc::stale_generation,
                             fmt::format("generation {} is over; the last is {}", report.generation, generation())}},
              "its generation is over"}};
+  if (report.is<worker_position::thrown>())
+    return on_throw(*who, report);
   if (auto actions = attempt_.on_report_of_member(*who, report))
     return end_or_restart_if_stuck(std::move(*actions));
   // Its node may still report that a peer has ended, which is the same failure. If all live, a connection has failed,
@@ -355,6 +357,33 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
   if (!silent_.holds_any() && !within_budget())
     return fail_run(record(*who, report.reason), name_of(who->place) + " has lost its group, too often");
   return end_or_restart_if_stuck(attempt_.regroup(name_of(who->place) + " has lost its group", report.reason));
+}
+
+/// The training function of a member has thrown in a step, and the member still has the state. If nobody else has it,
+/// it is saved. What the exception does to the run is decided when the function has ended; if others have the state, at
+/// once: they may throw, too, and the last of them has to be known.
+run_actions run_coordinator::on_throw(worker_record& who, const regroup_report& report) {
+  attempt_.note_report(who, report);
+  const auto has_state = [&](const worker_record& x) { return &x != &who && x.surely_has_state(attempt_.began_at()); };
+  const auto committed = report.progress()->committed;
+  if (!attempt_.workers().any(has_state))
+    return {{save_state{report.worker, report.reason, committed},
+             fmt::format("{} has failed in step {}, and saves the state before it", name_of(who.place),
+                         committed.value + 1)}};
+  run_actions actions{
+      {refuse_report{report.worker, {errc::aborted, "others have the state"}}, "others have the state"}};
+  worker_finished end;
+  end.run = report.run;
+  end.generation = report.generation;
+  end.worker = report.worker;
+  end.step = committed;
+  end.reason = report.reason;
+  append(actions, on_finished(end));
+  if (auto* released = attempt_.workers().find(report.worker)->as<standing::released>()) {
+    released->unwinds = true;
+    std::erase_if(actions, [](const run_action& x) { return std::holds_alternative<release_one>(x.what); });
+  }
+  return actions;
 }
 
 run_actions run_coordinator::on_caught_up(const caught_up& message) {
@@ -407,6 +436,8 @@ run_actions run_coordinator::on_finished(const worker_finished& message) {
     actions.push_back({release_one{message.worker}, "it failed before it had a place"});
     return with_replacement(std::move(actions));
   }
+  if (auto* released = who->as<standing::released>(); released != nullptr && std::exchange(released->unwinds, false))
+    return {{release_one{message.worker}, "its training function has ended"}};
   if (!who->is_active())
     return {};
   who->stands = standing::finished{};

@@ -266,11 +266,20 @@ regroup_report worker_protocol::report(error reason, std::vector<rank_id> unreac
   return result;
 }
 
+regroup_report worker_protocol::report_throw(error reason) {
+  fence();
+  auto result = report(std::move(reason));
+  result.position = worker_position::thrown{*result.progress()};
+  return result;
+}
+
 worker_action worker_protocol::on_next(next_generation next) {
   if (std::holds_alternative<released>(next.what))
     return {leave_run{}, "the run goes on without this worker"};
-  if (auto* last = std::get_if<save_and_leave>(&next.what))
+  if (auto* last = std::get_if<save_and_leave>(&next.what)) {
+    steps_.committed = std::max(steps_.committed, last->commit_point);
     return {save_last_copy{std::move(last->reason)}, "the run ends, and this worker has its state"};
+  }
   if (auto* loop = std::get_if<loop_completed>(&next.what)) {
     evaluations_.add_loop_of_members(std::move(loop->evaluations));
     state_ = preparing{};

@@ -287,7 +287,7 @@ void trainer_state::carry_out(const release_one& x, const std::string&) {
 
 void trainer_state::carry_out(const actors::save_state& x, const std::string& why) {
   notify(severity::note, why);
-  workers_.reports().answer(x.worker, next_generation{save_and_leave{x.reason}});
+  workers_.reports().answer(x.worker, next_generation{save_and_leave{x.reason, x.step}});
 }
 
 void trainer_state::carry_out(const abort_all& x, const std::string& why) {

@@ -71,15 +71,9 @@ class replica::impl {
 
   [[nodiscard]] std::uint64_t gradient_elements() const noexcept { return layout_.elements(); }
 
-  void begin_step(const step& current) {
+  void check_places() {
     for (auto& each : tracked_)
       each.check_place();
-    // A joiner or a resumed run has a state that this replica did not compute.
-    if (!is_loaded_for(current.number())) {
-      load();
-      optimizer_options_.load(static_cast<std::uint64_t>(steps_.front()));
-      loaded_for_ = current.number();
-    }
   }
 
   void begin_shard(shard& current) {
@@ -111,7 +105,7 @@ class replica::impl {
 
   void apply(step& current, const std::function<void()>& before_update) {
     end_shard();
-    begin_step(current);
+    check_places();
     auto mean = current.all_reduce();
     set_gradients(mean, before_update != nullptr);
     seed_generators({ctx_.seed(), current.id(), no_shard, own_stream});
@@ -196,8 +190,19 @@ class replica::impl {
     ctx_.state().track("optimizer/steps", steps_);
     ctx_.state().track("optimizer/options", optimizer_options_.values(), optimizer_options_.shape());
     optimizer_options_.on_tracked();
-    ctx_.state().at_end_of_body([this] { store_options(); });
+    ctx_.state().around_body([this](std::uint64_t number) { begin_body(number); }, [this] { store_options(); });
     load();
+  }
+
+  /// Before the body may change options.
+  void begin_body(std::uint64_t step) {
+    check_places();
+    // A joiner or a resumed run has a state that this replica did not compute.
+    if (is_loaded_for(step))
+      return;
+    load();
+    optimizer_options_.load(static_cast<std::uint64_t>(steps_.front()));
+    loaded_for_ = step;
   }
 
   /// Whether the state is what this replica computed, or what it has loaded for this step.
@@ -343,7 +348,7 @@ std::uint64_t replica::gradient_elements() const noexcept {
 }
 
 replica::shard_sequence replica::shards(step& step) {
-  impl_->begin_step(step);
+  impl_->check_places();
   return {*impl_, step.shards()};
 }
 

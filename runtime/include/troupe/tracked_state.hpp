@@ -67,13 +67,19 @@ class tracked_state {
   /// before this returns. Throws `exception` as the other `track` does, and with the errors of `memory`.
   void track(std::string name, dtype type, std::vector<std::uint64_t> shape, std::shared_ptr<tensor_memory> memory);
 
-  /// `update` is called after each step's body, for what is tracked as a copy of something else. What it uses lives
-  /// until the training function returns.
-  void at_end_of_body(std::function<void()> update) { updates_.push_back(std::move(update)); }
+  /// For what is tracked as a copy of something else: `load` is called before each step's body with the step's number,
+  /// `store` after it. What they use lives until the training function returns.
+  void around_body(std::function<void(std::uint64_t step)> load, std::function<void()> store) {
+    copies_.push_back({std::move(load), std::move(store)});
+  }
   /// Called by the runtime.
+  void begin_body(std::uint64_t step) const {
+    for (const auto& each : copies_)
+      each.load(step);
+  }
   void end_body() const {
-    for (const auto& update : updates_)
-      update();
+    for (const auto& each : copies_)
+      each.store();
   }
 
   /// Small values that are saved with the state and are part of its identity: an object. Restored before the training
@@ -135,6 +141,11 @@ class tracked_state {
   [[nodiscard]] std::string sha256() const;
 
  private:
+  struct tracked_copy {
+    std::function<void(std::uint64_t step)> load;
+    std::function<void()> store;
+  };
+
   void check_new(const tensor_spec& spec, std::uint64_t size_bytes) const;
   [[nodiscard]] std::uint64_t digest_of(std::size_t index, std::uint64_t offset_bytes, std::uint64_t size_bytes) const;
   void keep(tensor_view tensor, std::shared_ptr<tensor_memory> memory);
@@ -144,7 +155,7 @@ class tracked_state {
   std::vector<tensor_view> tensors_;
   /// Of each tensor; null where it has `data`.
   std::vector<std::shared_ptr<tensor_memory>> memories_;
-  std::vector<std::function<void()>> updates_;
+  std::vector<tracked_copy> copies_;
   nlohmann::json values_ = nlohmann::json::object();
   std::shared_ptr<const state_source> source_;
   load_options options_;

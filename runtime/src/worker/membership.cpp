@@ -2,6 +2,7 @@
 
 #include "worker/state_transfer.hpp"
 
+#include <cstdio>
 #include <fmt/format.h>
 #include <span>
 #include <utility>
@@ -120,20 +121,50 @@ membership::outcome membership::regroup(error reason, position where) {
   }
 }
 
+bool membership::has_to_save(error reason) {
+  auto scope = activity::scope{activity_, activity_kind::control};
+  // The process may end once the driver knows.
+  pusher_.flush();
+  const auto message = protocol_.lock()->report_throw(std::move(reason));
+  auto next = driver_.regroup(message);
+  if (!next)
+    return false;
+  auto action = protocol_.lock()->on_next(std::move(*next));
+  auto* last = std::get_if<actors::save_last_copy>(&action.what);
+  if (last != nullptr)
+    exit_reason_ = std::move(last->reason);
+  return last != nullptr;
+}
+
+void membership::save_before_end() {
+  auto scope = activity::scope{activity_, activity_kind::control};
+  stager_.abort(*exit_reason_);
+  checkpoints_.abandon();
+  group_.close(*exit_reason_, protocol().step());
+  if (auto saved = save_last_copy(); !saved)
+    std::fprintf(stderr, "warning: %s\n", saved.error().message.c_str());
+  else if (exit_reason_->code == errc::aborted)
+    throw exception{*exit_reason_};
+}
+
 void membership::leave_if_asked() {
   if (exit_reason_)
     save_and_leave(*exit_reason_);
 }
 
 void membership::save_and_leave(error reason) {
+  value_or_throw(save_last_copy());
+  throw exception{std::move(reason)};
+}
+
+expected<void> membership::save_last_copy() {
   const auto still = quiet();
   auto saved = checkpoints_.save_last_copy(gate_, protocol().place());
   // `not_found` means that nothing is tracked.
   if (!saved && saved.error().code != errc::not_found)
-    throw exception{saved.error().code, fmt::format("the state of step {} could not be saved before the end of the "
-                                                    "run: {}",
-                                                    protocol().committed(), saved.error().message)};
-  throw exception{std::move(reason)};
+    return fail(saved.error().code, fmt::format("the state of step {} could not be saved before the end of the run: {}",
+                                                protocol().committed(), saved.error().message));
+  return {};
 }
 
 next_generation membership::report(error reason, std::vector<rank_id> unreachable) {

@@ -67,6 +67,11 @@ class membership {
   outcome regroup(error reason) { return regroup(std::move(reason), position::elsewhere); }
   /// The same at a boundary that all members have come to.
   void regroup_between_steps() { regroup({}, position::between_steps); }
+  /// The training function has thrown in a step that is not reduced, and will fail with `reason`. Returns whether to
+  /// save the state of the step before, which no other worker has.
+  [[nodiscard]] bool has_to_save(error reason);
+  /// Saves it. The reduction has ended. Throws if the run ends for another reason, and the state was saved for that.
+  void save_before_end();
   /// To be called between two steps: if the run has ended in the step before, this worker saves the state and throws.
   void leave_if_asked();
 
@@ -99,6 +104,8 @@ class membership {
   /// Takes the place in a new generation. False if that is lost while it forms.
   [[nodiscard]] bool form(const member_place& place, error& lost);
   [[noreturn]] void save_and_leave(error reason);
+  /// True also if nothing is tracked.
+  [[nodiscard]] expected<void> save_last_copy();
   void share_last_evaluation(const member_place& next);
   void exchange_state(const member_place& next);
 

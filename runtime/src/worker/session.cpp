@@ -72,19 +72,23 @@ worker_finished train_context::impl::run(const std::function<void(train_context&
   } catch (...) {
     result.reason = {errc::user_error, "the training function threw something that is no std::exception"};
   }
-  // Before the first step of a process, these say something of the program and its files, whatever the rank.
-  const auto is_of_all = protocol().step() == restored_step_ &&
-                         (result.reason.code == errc::invalid_argument || result.reason.code == errc::mismatch);
-  if (result.reason.code != errc::none && !is_of_all)
-    result.reason.message =
-        protocol().step() == step_id{}
-            ? fmt::format("rank {} before the first step: {}", place().rank, result.reason.message)
-            : fmt::format("rank {} after step {}: {}", place().rank, protocol().step(), result.reason.message);
+  if (result.reason.code != errc::none)
+    result.reason = with_place(std::move(result.reason));
   result.generation = place().generation;
   result.step = protocol().step();
   auto scope = runtime::activity::scope{activity_, activity_kind::control};
   pusher_.flush();
   return result;
+}
+
+error train_context::impl::with_place(error reason) const {
+  const auto step = protocol().step();
+  // Before the first step of a process, these say something of the program and its files, whatever the rank.
+  if (step == restored_step_ && (reason.code == errc::invalid_argument || reason.code == errc::mismatch))
+    return reason;
+  reason.message = step == step_id{} ? fmt::format("rank {} before the first step: {}", place().rank, reason.message)
+                                     : fmt::format("rank {} after step {}: {}", place().rank, step, reason.message);
+  return reason;
 }
 
 void train_context::impl::for_each_step(runtime::loop_plan plan, const step_body& body) {

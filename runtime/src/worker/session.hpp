@@ -128,6 +128,8 @@ class train_context::impl {
         step, what, [this] { return place(); }, on_loss);
   }
   void regroup(error reason) { members_.regroup(std::move(reason)); }
+  /// The training function's error, with this worker's rank and step.
+  [[nodiscard]] error with_place(error reason) const;
   [[nodiscard]] bool is_loss_of_group(const error& reason) { return members_.is_loss_of_group(reason); }
   [[nodiscard]] bool may_form_again(const error& reason) { return members_.may_form_again(reason); }
   void report_step(step_id step, metric_map values);

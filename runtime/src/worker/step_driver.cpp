@@ -155,10 +155,25 @@ void step_driver::try_body(const step_body& body) {
 void step_driver::run_body(const step_body& body) {
   session_.set_body(at_.id);
   try {
+    session_.state().begin_body(at_.id.value);
     body(*this);
   } catch (const step_interrupted&) {
     session_.set_body({});
     return;
+  } catch (const worker_released&) {
+    throw;
+  } catch (const exception& x) {
+    // Troupe's own errors about the body say that the state may not be what it should be.
+    const auto code = x.code();
+    if (code == errc::device_error || code == errc::io_error || code == errc::not_found || code == errc::damaged)
+      save_if_last(x.reason());
+    throw;
+  } catch (const std::exception& x) {
+    save_if_last({errc::user_error, x.what()});
+    throw;
+  } catch (...) {
+    save_if_last({errc::user_error, "the training function threw something that is no std::exception"});
+    throw;
   }
   session_.set_body({});
   if (state_ == try_state::computing && !session_.members().catch_up().has_lost_members())
@@ -167,6 +182,23 @@ void step_driver::run_body(const step_body& body) {
                                                   at_.id)};
   if (state_ == try_state::reduced)
     session_.state().end_body();
+}
+
+/// The body has thrown. Before the reduction the state is that of the step before, and goes with the training function.
+void step_driver::save_if_last(error reason) {
+  const auto& protocol = session_.protocol();
+  if (mode_ != mode::member || state_ != try_state::computing || protocol.committed() != protocol.step() ||
+      protocol.committed() == session_.restored_step())
+    return;
+  reason = session_.with_place(std::move(reason));
+  if (!session_.members().has_to_save(reason))
+    return;
+  session_.group().give_up(reason);
+  {
+    const auto quiet = session_.quiet();
+    exchange_->wait_until_idle();
+  }
+  session_.members().save_before_end();
 }
 
 // -- a step that a joiner repeats -------------------------------------------------------------------------------------
@@ -367,16 +399,15 @@ void step_driver::commit_step() {
 void step_driver::lose_group(error reason) {
   if (!session_.is_loss_of_group(reason))
     throw exception{std::move(reason)};
+  state_ = try_state::interrupted;
   {
     const auto quiet = session_.quiet();
     exchange_->wait_until_idle();
   }
   session_.regroup(std::move(reason));
   timer_.leave_out(clock::now());
-  if (session_.protocol().committed() < at_.id) {
-    state_ = try_state::interrupted;
+  if (session_.protocol().committed() < at_.id)
     throw step_interrupted{};
-  }
 }
 
 /// On return the step is committed.

@@ -89,6 +89,7 @@ class step_driver {
   void hand_to_joiners();
   void leave_if_regrouped();
   void lose_group(error reason);
+  void save_if_last(error reason);
   void reduce();
   void finish_exchange();
   void start_complete_parts();

@@ -90,13 +90,17 @@ TEST_CASE("a scheduler that the replica calls goes on where it was, in a resumed
     CHECK(here.last["metrics"]["rate"] == rate);
     CHECK(here.last_err.find("replica.schedule") == std::string::npos);
   }
-  const json config{{"options", {{"scheduled", "by-replica"}}}, {"steps", 150}};
-  const auto one = here.trained("one", config);
-  auto replaced = config;
-  replaced["workers"] = 3;
-  replaced["options"].update({{"kill_at", 8}, {"await_joiner", true}});
-  CHECK(here.trained("replaced", replaced) == one);
-  CHECK(here.last["generations"].size() >= 2);
+  // The rate by the step's number changes in each step: a joiner's first has its own.
+  for (const std::string name : {"by-replica", "by-number"}) {
+    CAPTURE(name);
+    const json config{{"options", {{"scheduled", name}}}, {"steps", 150}};
+    const auto one = here.trained(name + "-undisturbed", config);
+    auto replaced = config;
+    replaced["workers"] = 3;
+    replaced["options"].update({{"kill_at", 8}, {"await_joiner", true}});
+    CHECK(here.trained(name + "-replaced", replaced) == one);
+    CHECK(here.last["generations"].size() >= 2);
+  }
 }
 
 TEST_CASE("a scheduler that the body calls is told, because a resumed run begins it anew") {

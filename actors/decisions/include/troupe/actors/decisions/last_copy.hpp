@@ -6,6 +6,7 @@
 #include <troupe/messages/regroup.hpp>
 #include <troupe/types.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -24,6 +25,8 @@ struct collecting {
 struct saving {
   worker_id who;
   step_id step;
+  /// The step that `who` has committed: `step`, or the one before, and it applies `step` first.
+  step_id committed;
   std::optional<run_time> since;
 };
 
@@ -35,9 +38,9 @@ struct over {
 
 } // namespace copy_phase
 
-/// Saves the state of a failing run while a member has it. The members report, as after any loss. A member with the
-/// highest committed step is asked to save the whole state, and the next one if that one ends first. The others wait
-/// and are refused once it is saved. All phases have time limits. A plain class; not thread-safe.
+/// Saves the state of a failing run while a member has it. The members report, as after any loss. A member that can
+/// save the latest step that counts is asked to save the whole state, and the next one if that one ends first. The
+/// others wait and are refused once it is saved. All phases have time limits. A plain class; not thread-safe.
 class last_copy {
  public:
   /// Every worker is answered that the run ends for `reason`. A state that is no later than `known` is not saved.
@@ -62,13 +65,24 @@ class last_copy {
   [[nodiscard]] bool is_overdue() const noexcept;
 
  private:
-  [[nodiscard]] const worker_record* choose(const worker_table& workers) const;
+  /// What a member does with a step whose gradient it holds, before it saves.
+  enum class held_steps : std::uint8_t { applied, left_out };
+
+  /// A member that can save the state after `step`.
+  struct candidate {
+    worker_place place;
+    step_id step;
+    step_id committed;
+  };
+
+  [[nodiscard]] std::optional<candidate> choose(const worker_table& workers) const;
   [[nodiscard]] run_actions go_on(worker_table& workers);
   [[nodiscard]] run_actions end(worker_table& workers);
 
   error reason_;
   step_id known_;
   std::variant<copy_phase::collecting, copy_phase::saving, copy_phase::over> phase_;
+  held_steps held_ = held_steps::applied;
 };
 
 } // namespace troupe::actors

@@ -98,11 +98,13 @@ struct end_staging {
   bool operator==(const end_staging&) const = default;
 };
 
-/// The run ends: answer this worker's report so that it saves the state first.
+/// The run ends, or restarts: answer this worker's report so that it saves the state first.
 struct save_state {
   worker_id worker;
-  /// Why the run ends.
+  /// Why the run ends, or why this worker has failed.
   error reason;
+  /// The step whose state it saves.
+  step_id step;
   bool operator==(const save_state&) const = default;
 };
 

@@ -247,6 +247,7 @@ class run_coordinator {
   run_actions give_up_joiner(worker_record& who, failure_record what);
   run_actions restart(std::optional<failure_record> what, std::string why);
   run_actions go_on_without(failure_record what, const std::string& why);
+  run_actions on_throw(worker_record& who, const regroup_report& report);
   run_actions fail_once(worker_record& who, const worker_finished& message);
   run_actions fail_run(failure_record what, const std::string& why, std::optional<std::size_t> earlier_cause = {});
   run_actions release();

@@ -99,6 +99,8 @@ class worker_protocol {
   /// The same at a boundary, where joiners can be let in.
   void begin_regroup_between_steps();
   [[nodiscard]] regroup_report report(error reason, std::vector<rank_id> unreachable = {});
+  /// The training function has thrown before the reduction of a step, and will end. No step begins or commits any more.
+  [[nodiscard]] regroup_report report_throw(error reason);
   [[nodiscard]] worker_action on_next(next_generation next);
   /// A joiner has received the state over the group of its generation.
   void on_state_received();

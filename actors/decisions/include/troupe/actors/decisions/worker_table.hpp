@@ -88,7 +88,10 @@ struct active {
 struct finished {};
 
 /// A former member that was released on purpose: the end of its process is no failure.
-struct released {};
+struct released {
+  /// Its training function has thrown and not ended yet: its process may end after that.
+  bool unwinds = false;
+};
 
 /// A joiner that never got a place and will not get one. The run does not wait for the end of its process.
 struct dismissed {};

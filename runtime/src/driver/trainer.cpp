@@ -125,7 +125,10 @@ class trainer::impl {
     signal_ = signal;
     tell(stop_request{count > 1});
     // It may wait for a terminal that does not read.
-    callbacks_.notice({{}, true, count == 1 ? "stopping after this step; press Ctrl-C again to stop immediately" : "stopping at once"});
+    callbacks_.notice(
+        {{},
+         true,
+         count == 1 ? "stopping after this step; press Ctrl-C again to stop immediately" : "stopping at once"});
   }
 
   actors::trainer_actor current() const {

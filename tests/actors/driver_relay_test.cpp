@@ -49,6 +49,8 @@ class driver_that_may_answer : public run_control::base {
     };
   }
 
+  void on_exit() override { unanswered_.clear(); }
+
  private:
   template <class Result, class Message, class... Value>
   caf::result<Result> note(record<Message>& into, const Message& message, Value... value) {
@@ -75,6 +77,9 @@ class relay_fixture : public actor_fixture {
     relay = spawn_driver_relay(system());
   }
   ~relay_fixture() {
+    // In CAF 1.1 a promise keeps the actor alive that has it.
+    for (const auto& driver : drivers)
+      caf::anon_send_exit(driver, caf::exit_reason::user_shutdown);
     caf::anon_send_exit(relay, caf::exit_reason::user_shutdown);
     caf::anon_send_exit(collectives, caf::exit_reason::user_shutdown);
     caf::anon_send_exit(store, caf::exit_reason::user_shutdown);

@@ -68,7 +68,7 @@ TEST_CASE("predict needs no LightGBM library for an XGBoost model") {
 TEST_CASE("trees built without XGBoost reports it and names the alternative") {
   programs with;
   with.refused(with.run(TROUPE_TREES, {}), 1, "built without XGBoost: install libxgboost-dev");
-  with.refused(with.run(TROUPE_TREES, {"--library", "xgboost"}), 1, "take --library lightgbm");
+  with.refused(with.run(TROUPE_TREES, {"--library", "xgboost"}), 1, "or use --library lightgbm");
 }
 #endif
 

@@ -49,6 +49,21 @@ void end_program(int signal) {
     ::kill(program, SIGTERM);
 }
 
+/// The signals that end a replay.
+sigset_t ending_signals() {
+  sigset_t result;
+  ::sigemptyset(&result);
+  ::sigaddset(&result, SIGTERM);
+  ::sigaddset(&result, SIGHUP);
+  return result;
+}
+
+/// Before anything is made that is to be removed.
+void catch_ending_signals() {
+  for (auto signal : {SIGTERM, SIGHUP})
+    std::signal(signal, end_program);
+}
+
 /// A process to start: its arguments, working directory and one more variable.
 struct process_to_run {
   std::vector<std::string> argv;
@@ -62,12 +77,14 @@ expected<int> run_to_end(const process_to_run& what) {
   for (const auto& each : what.argv)
     argv.push_back(const_cast<char*>(each.c_str())); // NOLINT(cppcoreguidelines-pro-type-const-cast)
   argv.push_back(nullptr);
-  for (auto signal : {SIGTERM, SIGHUP})
-    std::signal(signal, end_program);
+  // One that comes now is delivered to the program, or to this process when it knows the program.
+  const auto ending = ending_signals();
+  ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   const auto child = ::fork();
-  if (child < 0)
-    return fail(system_error("cannot start " + what.argv.front()));
   if (child == 0) {
+    for (auto signal : {SIGTERM, SIGHUP})
+      std::signal(signal, SIG_DFL);
+    ::pthread_sigmask(SIG_UNBLOCK, &ending, nullptr);
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     // The run may have been made elsewhere.
     if (::chdir(what.directory.c_str()) != 0)
@@ -79,6 +96,9 @@ expected<int> run_to_end(const process_to_run& what) {
     ::_exit(127);
   }
   running_program = child;
+  ::pthread_sigmask(SIG_UNBLOCK, &ending, nullptr);
+  if (child < 0)
+    return fail(system_error("cannot start " + what.argv.front()));
   if (ended_by_signal != 0)
     ::kill(child, SIGTERM);
   // Ctrl-C is for the program, or its debugger.
@@ -103,6 +123,7 @@ class replayer {
     TROUPE_TRY(run_, read_run_json(given_.run));
     TROUPE_TRY(auto recorded, digest_ledger::read(given_.run));
     TROUPE_TRY(check(recorded));
+    catch_ending_signals();
     TROUPE_TRY(auto scratch, make_scratch());
     TROUPE_TRY(const auto status, start(scratch.path()));
     auto repeated = digest_ledger::read(runs_in(scratch.path()) / run_.at("name").get<std::string>());

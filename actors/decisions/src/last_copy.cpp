@@ -66,14 +66,15 @@ run_actions last_copy::on_finished(worker_table& workers, worker_id worker, errc
   const auto* now = std::get_if<saving>(&phase_);
   if (now == nullptr || now->who != worker)
     return go_on(workers);
-  if (reason == reason_.code)
+  if (reason == reason_.code) {
     known_ = now->step;
-  else if (now->step > now->committed)
+    // A late member may have committed more.
+    if (!choose(workers))
+      return end(workers);
+  } else if (now->step > now->committed) {
     // Its training function could not apply the step, so the others' cannot either.
     held_ = held_steps::left_out;
-  // A late member may have committed more.
-  if (reason == reason_.code && !choose(workers))
-    return end(workers);
+  }
   phase_ = collecting{{}, true};
   return go_on(workers);
 }

@@ -124,7 +124,7 @@ class membership {
   std::chrono::steady_clock::time_point last_commit_ = std::chrono::steady_clock::now();
   /// When the last step before the group was lost was committed.
   std::optional<std::chrono::steady_clock::time_point> pause_began_;
-  /// The run has ended for this reason, and this worker saves the state as soon as it is that of a committed step.
+  /// The run, or this worker, ends for this reason: the state is saved as soon as it is that of a committed step.
   std::optional<error> exit_reason_;
   bool prepares_checkpoints_;
 };

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -50,18 +51,11 @@ void end_program(int signal) {
 }
 
 /// The signals that end a replay.
-sigset_t ending_signals() {
-  sigset_t result;
-  ::sigemptyset(&result);
-  ::sigaddset(&result, SIGTERM);
-  ::sigaddset(&result, SIGHUP);
-  return result;
-}
+constexpr std::array ending_signals{SIGTERM, SIGHUP};
 
-/// Before anything is made that is to be removed.
-void catch_ending_signals() {
-  for (auto signal : {SIGTERM, SIGHUP})
-    std::signal(signal, end_program);
+void handle_ending_signals(void (*handler)(int)) {
+  for (const auto signal : ending_signals)
+    std::signal(signal, handler);
 }
 
 /// A process to start: its arguments, working directory and one more variable.
@@ -78,12 +72,14 @@ expected<int> run_to_end(const process_to_run& what) {
     argv.push_back(const_cast<char*>(each.c_str())); // NOLINT(cppcoreguidelines-pro-type-const-cast)
   argv.push_back(nullptr);
   // One that comes now is delivered to the program, or to this process when it knows the program.
-  const auto ending = ending_signals();
+  sigset_t ending;
+  ::sigemptyset(&ending);
+  for (const auto signal : ending_signals)
+    ::sigaddset(&ending, signal);
   ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   const auto child = ::fork();
   if (child == 0) {
-    for (auto signal : {SIGTERM, SIGHUP})
-      std::signal(signal, SIG_DFL);
+    handle_ending_signals(SIG_DFL);
     ::pthread_sigmask(SIG_UNBLOCK, &ending, nullptr);
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     // The run may have been made elsewhere.
@@ -123,7 +119,8 @@ class replayer {
     TROUPE_TRY(run_, read_run_json(given_.run));
     TROUPE_TRY(auto recorded, digest_ledger::read(given_.run));
     TROUPE_TRY(check(recorded));
-    catch_ending_signals();
+    // Before anything is made that is to be removed.
+    handle_ending_signals(end_program);
     TROUPE_TRY(auto scratch, make_scratch());
     TROUPE_TRY(const auto status, start(scratch.path()));
     auto repeated = digest_ledger::read(runs_in(scratch.path()) / run_.at("name").get<std::string>());

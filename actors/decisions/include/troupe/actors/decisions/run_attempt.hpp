@@ -95,9 +95,9 @@ class run_attempt {
   [[nodiscard]] run_actions accept(const run_plan& plan, run_time now);
   [[nodiscard]] run_actions on_caught_up(const caught_up& message);
   [[nodiscard]] run_actions on_report_of_joiner(worker_record& who, const regroup_report& report, run_time now);
-  /// Returns nothing if this report was not requested: the worker has lost its group.
   /// A member has reported: notes how far it is.
   void note_report(worker_record& who, const regroup_report& report);
+  /// Returns nothing if this report was not requested: the worker has lost its group.
   [[nodiscard]] std::optional<run_actions> on_report_of_member(worker_record& who, const regroup_report& report);
   [[nodiscard]] run_actions on_tick(run_time now);
 

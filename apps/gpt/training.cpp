@@ -1,7 +1,6 @@
 #include <gpt/training.hpp>
 
 #include <gpt/network.hpp>
-#include <gpt/schedule.hpp>
 #include <gpt/text.hpp>
 
 #include <troupe/data/evaluation.hpp>
@@ -29,9 +28,13 @@ network_shape shape_of(const nlohmann::json& config, const vocabulary& character
   return result;
 }
 
-schedule schedule_of(const nlohmann::json& config) {
-  return {config.at("learning_rate"), config.at("min_learning_rate"), config.at("warmup_steps"),
-          config.at("decay_steps")};
+/// nanoGPT's: a warm-up, half a cosine, and a constant end.
+training::schedule schedule_of(const nlohmann::json& config) {
+  auto warmup = config.at("warmup_steps").get<std::uint64_t>();
+  auto decay = config.at("decay_steps").get<std::uint64_t>();
+  auto last = config.at("min_learning_rate").get<double>() / config.at("learning_rate").get<double>();
+  return training::warm_up(warmup,
+                           decay > warmup ? training::cosine(decay - warmup, last) : training::linear(1, 1, last));
 }
 
 /// Applies weight decay to matrices but not to scales.
@@ -51,11 +54,6 @@ torch::optim::AdamW make_optimizer(network& model, const nlohmann::json& config)
   groups.push_back(group(std::move(matrices), config.at("weight_decay")));
   groups.push_back(group(std::move(scales), 0));
   return torch::optim::AdamW{std::move(groups), options};
-}
-
-void set_learning_rate(torch::optim::AdamW& optimizer, double rate) {
-  for (auto& group : optimizer.param_groups())
-    static_cast<torch::optim::AdamWOptions&>(group.options()).lr(rate);
 }
 
 /// The sum over the samples of each one's mean loss over its tokens.
@@ -94,7 +92,7 @@ void train(train_context& ctx) {
   auto optimizer = make_optimizer(model, config);
   auto replica = libtorch::replica{ctx, model, optimizer};
 
-  auto rates = schedule_of(config);
+  replica.schedule(schedule_of(config));
   auto clip = config.at("gradient_clip").get<double>();
   auto evaluate_every = ctx.options().at("evaluate_every").get<std::uint64_t>();
   auto batches = data::loader{ctx, text.training, {.batch_samples = config.at("batch")}};
@@ -104,12 +102,11 @@ void train(train_context& ctx) {
       loss.backward();
       shard.add("loss", loss.item<double>());
     }
-    auto rate = learning_rate(rates, step.number());
     replica.apply(step, [&] {
       if (clip > 0)
         torch::nn::utils::clip_grad_norm_(model.parameters(), clip);
-      set_learning_rate(optimizer, rate);
     });
+    auto rate = optimizer.param_groups().front().options().get_lr();
     metric_map metrics{{"loss", step.mean_loss()}, {"learning_rate", rate}};
     if (step.last() || step.number() % evaluate_every == 0)
       metrics["validation_loss"] = validation_loss(ctx, model, *text.validation, device);

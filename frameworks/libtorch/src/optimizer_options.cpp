@@ -50,6 +50,18 @@ void optimizer_options::add(optim::LRScheduler& scheduler, std::uint64_t steps) 
   schedulers_.push_back({&scheduler, steps});
 }
 
+void optimizer_options::follow(training::schedule factor) {
+  factor_ = std::move(factor);
+  rates_.clear();
+  for (auto& group : optimizer_.param_groups())
+    rates_.push_back(group.options().get_lr());
+}
+
+void optimizer_options::on_apply(std::uint64_t number) {
+  for (std::size_t i = 0; factor_ && i < rates_.size(); ++i)
+    optimizer_.param_groups()[i].options().set_lr(rates_[i] * (*factor_)(number));
+}
+
 std::vector<std::uint64_t> optimizer_options::shape() const {
   return {2, optimizer_.param_groups().size(), numbers_of_group_};
 }

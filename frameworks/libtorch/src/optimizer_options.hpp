@@ -1,7 +1,10 @@
 #pragma once
 
+#include <troupe/training/schedule.hpp>
+
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace torch::optim {
@@ -26,6 +29,9 @@ class optimizer_options {
   /// From now on the scheduler takes a step after every `steps` steps of the optimizer. It outlives this object.
   void add(torch::optim::LRScheduler& scheduler, std::uint64_t steps);
 
+  /// From now on each step's learning rates are the present ones times the schedule's factor.
+  void follow(training::schedule factor);
+
   /// [2, groups, numbers of a group].
   [[nodiscard]] std::vector<double>& values() noexcept { return values_; }
   [[nodiscard]] std::vector<std::uint64_t> shape() const;
@@ -36,6 +42,9 @@ class optimizer_options {
   /// Before the first step that follows on a state which this process has not computed. `steps` is how many the
   /// optimizer has taken in that state.
   void load(std::uint64_t steps);
+
+  /// The optimizer is about to take a step, in the run's step of this number.
+  void on_apply(std::uint64_t number);
 
   /// The optimizer has taken a step, in all `steps`.
   void on_step(std::uint64_t steps);
@@ -58,6 +67,9 @@ class optimizer_options {
   torch::optim::Optimizer& optimizer_;
   std::size_t numbers_of_group_ = 0;
   std::vector<scheduled> schedulers_;
+  std::optional<training::schedule> factor_;
+  /// The learning rates of the groups that `factor_` multiplies.
+  std::vector<double> rates_;
   std::vector<double> values_;
   std::vector<double> restored_;
   /// Options that the program, or the program of the members, began with.

@@ -1,3 +1,4 @@
+#include "average_names.hpp"
 #include "element_types.hpp"
 
 #include <troupe/libtorch.hpp>
@@ -43,7 +44,15 @@ std::string difference(const tensor_spec& stored, const at::Tensor& tensor) {
 
 class module_loader {
  public:
-  explicit module_loader(const serialization::checkpoint& source) : source_(source) {}
+  module_loader(const serialization::checkpoint& source, weights which) : source_(source), which_(which) {}
+
+  /// Parameters that were not trained have no average.
+  void add_parameter(const std::string& name, const at::Tensor& tensor) {
+    auto averaged = average_prefix + name;
+    auto is_averaged = which_ == weights::averaged && source_.find(averaged).has_value();
+    has_averages_ = has_averages_ || is_averaged;
+    add(is_averaged ? averaged : name, tensor);
+  }
 
   void add(const std::string& name, const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.numel() == 0)
@@ -55,6 +64,10 @@ class module_loader {
   }
 
   [[nodiscard]] expected<void> load() {
+    if (which_ == weights::averaged && !has_averages_)
+      return fail(errc::not_found, fmt::format("{} has no averages of this module's parameters: its program trained "
+                                               "without libtorch::weight_average",
+                                               source_.directory().string()));
     for (const auto& each : wanted_)
       find(each);
     if (!differences_.empty())
@@ -84,6 +97,8 @@ class module_loader {
   }
 
   const serialization::checkpoint& source_;
+  weights which_;
+  bool has_averages_ = false;
   std::vector<wanted_tensor> wanted_;
   std::vector<stored_values> found_;
   std::string differences_;
@@ -119,10 +134,10 @@ class module_predictor final : public inference::predictor {
 
 } // namespace
 
-expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model) {
-  auto loader = module_loader{source};
+expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model, weights which) {
+  auto loader = module_loader{source, which};
   for (const auto& each : model.named_parameters())
-    loader.add(each.key(), each.value());
+    loader.add_parameter(each.key(), each.value());
   for (const auto& each : model.named_buffers())
     loader.add(each.key(), each.value());
   return loader.load();
@@ -131,8 +146,9 @@ expected<void> load_module(const serialization::checkpoint& source, torch::nn::M
 expected<inference::predictor_ptr> load_predictor(const serialization::checkpoint& source,
                                                   std::shared_ptr<torch::nn::Module> model,
                                                   std::vector<std::string> outputs,
-                                                  std::function<at::Tensor(const data::batch& rows)> forward) {
-  TROUPE_TRY(load_module(source, *model));
+                                                  std::function<at::Tensor(const data::batch& rows)> forward,
+                                                  weights which) {
+  TROUPE_TRY(load_module(source, *model, which));
   model->eval();
   return std::make_unique<module_predictor>(std::move(model), std::move(outputs), std::move(forward));
 }

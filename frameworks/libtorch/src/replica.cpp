@@ -13,6 +13,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fmt/format.h>
@@ -59,10 +60,13 @@ class replica::impl {
 
   ~impl() { drop_gradients(); }
 
+  void schedule(training::schedule factor) {
+    check_before_first_step();
+    optimizer_options_.follow(std::move(factor));
+  }
+
   void schedule(torch::optim::LRScheduler& scheduler, std::uint64_t steps) {
-    if (applied_)
-      throw exception{errc::user_error,
-                      "replica.schedule was called after the first step: call it before for_each_step"};
+    check_before_first_step();
     if (steps == 0)
       throw exception{errc::invalid_argument, "replica.schedule(scheduler, 0): a scheduler takes a step after every "
                                               "1 or more steps of the optimizer"};
@@ -70,6 +74,7 @@ class replica::impl {
   }
 
   [[nodiscard]] std::uint64_t gradient_elements() const noexcept { return layout_.elements(); }
+  [[nodiscard]] double loss_scale() const noexcept { return loss_scale_ ? loss_scale_->value() : 1; }
 
   void check_places() {
     for (auto& each : tracked_)
@@ -103,22 +108,20 @@ class replica::impl {
     }
   }
 
-  void apply(step& current, const std::function<void()>& before_update) {
+  bool apply(step& current, const std::function<void()>& before_update) {
     end_shard();
     check_places();
     auto mean = current.all_reduce();
-    set_gradients(mean, before_update != nullptr);
+    const auto is_finite = !loss_scale_ || loss_scale_->update(mean.subspan(layout_[parameters_.front().part].first));
     seed_generators({ctx_.seed(), current.id(), no_shard, own_stream});
-    if (before_update)
-      before_update();
-    take_step(optimizer_, steps_.front() == 0);
-    optimizer_options_.on_step(static_cast<std::uint64_t>(steps_.front()) + 1);
-    drop_gradients();
+    if (is_finite)
+      update_parameters(current, mean, before_update);
     update_buffers(mean);
     store();
     applied_ = current.number();
     loaded_for_.reset();
     is_applied_in_body_ = true;
+    return is_finite;
   }
 
  private:
@@ -134,6 +137,38 @@ class replica::impl {
     std::size_t tensor;
     std::size_t part;
   };
+
+  void check_before_first_step() const {
+    if (applied_)
+      throw exception{errc::user_error,
+                      "replica.schedule was called after the first step: call it before for_each_step"};
+  }
+
+  void update_parameters(step& current, std::span<const float> mean, const std::function<void()>& before_update) {
+    set_gradients(mean, factor_of(current), before_update != nullptr);
+    optimizer_options_.on_apply(current.number());
+    if (before_update)
+      before_update();
+    take_step(optimizer_, steps_.front() == 0);
+    ++steps_.front();
+    optimizer_options_.on_step(static_cast<std::uint64_t>(steps_.front()));
+    drop_gradients();
+  }
+
+  /// By how much to multiply what was reduced.
+  [[nodiscard]] float factor_of(const step& current) const {
+    auto divisor = loss_scale_ ? loss_scale_->before() : 1.0;
+    if (options_.divide_by.empty())
+      return static_cast<float>(1 / divisor);
+    const auto weight = current.mean(options_.divide_by);
+    if (!(weight >= 0) || !std::isfinite(weight))
+      throw exception{errc::user_error,
+                      fmt::format("replica_options.divide_by: the mean of '{}' in step {} is {}, which the gradient "
+                                  "cannot be divided by",
+                                  options_.divide_by, current.number(), weight)};
+    // Without any weight the gradient is zero.
+    return static_cast<float>(1 / (weight > 0 ? divisor * weight : divisor));
+  }
 
   void track(std::string name, const at::Tensor& tensor, tracked_tensor::memory where) {
     tracked_.emplace_back(std::move(name), tensor, where, ctx_.state());
@@ -190,6 +225,8 @@ class replica::impl {
     ctx_.state().track("optimizer/steps", steps_);
     ctx_.state().track("optimizer/options", optimizer_options_.values(), optimizer_options_.shape());
     optimizer_options_.on_tracked();
+    if (options_.loss_scale)
+      loss_scale_.emplace(ctx_.state(), *options_.loss_scale, "optimizer/loss_scale");
     ctx_.state().around_body([this](std::uint64_t number) { begin_body(number); }, [this] { store_options(); });
     load();
   }
@@ -244,7 +281,6 @@ class replica::impl {
   void store() {
     for (auto& each : tracked_)
       each.store();
-    ++steps_.front();
     store_counts();
   }
 
@@ -278,12 +314,14 @@ class replica::impl {
     }
   }
 
-  void set_gradients(std::span<const float> mean, bool to_be_changed) {
+  void set_gradients(std::span<const float> mean, float factor, bool to_be_changed) {
     // Optimizers only read gradients; `before_update` may change them.
-    if (to_be_changed) {
+    if (to_be_changed || factor != 1) {
       if (!own_mean_.defined())
         own_mean_ = at::empty({static_cast<std::int64_t>(mean.size())}, at::TensorOptions{at::kFloat});
       std::memcpy(own_mean_.data_ptr(), mean.data(), mean.size_bytes());
+      if (factor != 1)
+        own_mean_.mul_(factor);
       mean = {static_cast<const float*>(own_mean_.data_ptr()), mean.size()};
     }
     for (auto& each : parameters_) {
@@ -317,7 +355,8 @@ class replica::impl {
   std::vector<parameter> parameters_;
   std::vector<reduced_buffer> buffers_;
   std::shared_ptr<gradient_watch> watch_;
-  /// The number of all steps, then the optimizer's counts for each parameter.
+  std::optional<training::loss_scale> loss_scale_;
+  /// The number of the optimizer's steps, then the optimizer's counts for each parameter.
   std::vector<std::int64_t> steps_;
   std::vector<std::int64_t*> counts_;
   shard* shard_ = nullptr;
@@ -327,7 +366,7 @@ class replica::impl {
   std::optional<std::uint64_t> loaded_for_;
   bool is_applied_in_body_ = false;
   bool has_warned_ = false;
-  /// A copy of the mean gradient, if `before_update` may change it.
+  /// A copy of the mean gradient, if it is to be changed.
   at::Tensor own_mean_;
 };
 
@@ -343,6 +382,14 @@ void replica::schedule(torch::optim::LRScheduler& scheduler, std::uint64_t steps
   impl_->schedule(scheduler, steps);
 }
 
+void replica::schedule(training::schedule factor) {
+  impl_->schedule(std::move(factor));
+}
+
+double replica::loss_scale() const noexcept {
+  return impl_->loss_scale();
+}
+
 std::uint64_t replica::gradient_elements() const noexcept {
   return impl_->gradient_elements();
 }
@@ -352,8 +399,8 @@ replica::shard_sequence replica::shards(step& step) {
   return {*impl_, step.shards()};
 }
 
-void replica::apply(step& step, const std::function<void()>& before_update) {
-  impl_->apply(step, before_update);
+bool replica::apply(step& step, const std::function<void()>& before_update) {
+  return impl_->apply(step, before_update);
 }
 
 shard& replica::shard_sequence::iterator::operator*() const {

@@ -1,9 +1,12 @@
 #include <troupe/data/data_set.hpp>
+#include <troupe/data/evaluation.hpp>
 #include <troupe/data/loader.hpp>
 #include <troupe/inference/batch_predictor.hpp>
 #include <troupe/inference/predictor.hpp>
 #include <troupe/libtorch.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/training/plateau.hpp>
+#include <troupe/training/schedule.hpp>
 #include <troupe/troupe.hpp>
 
 #include <torch/torch.h>
@@ -218,6 +221,114 @@ class gpu_talker : public framework {
   std::map<std::string, std::string> gpu_numerics() const override { return {{"model", "b"}}; }
 };
 
+/// Kills the process of rank 1 in the middle of the step that the options say.
+void die_if_asked(const train_context& ctx, const step& step) {
+  if (step.number() == ctx.options().value("kill_at", std::uint64_t{0}) && ctx.rank() == 1 && ctx.generation() == 1)
+    std::raise(SIGKILL);
+}
+
+/// Each image counts as often as its brightest pixel says.
+torch::Tensor weights_of(const torch::Tensor& images) {
+  return images.flatten(1).amax(1).abs().ceil();
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_grouped_optimizer(network& model) {
+  auto group = [](std::vector<torch::Tensor> parameters, double rate, double decay) {
+    auto options = std::make_unique<torch::optim::AdamWOptions>(rate);
+    options->weight_decay(decay);
+    return torch::optim::OptimizerParamGroup{std::move(parameters), std::move(options)};
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.push_back(group({model.hidden->weight, model.output->weight}, 0.02, 0.1));
+  groups.push_back(group({model.hidden->bias, model.output->bias, model.norm->weight, model.norm->bias}, 0.01, 0));
+  return std::make_unique<torch::optim::AdamW>(std::move(groups));
+}
+
+/// bf16, parameter groups, frozen layers, a schedule, clipping, a mean over weights and an average of the weights.
+void train_with_kit(train_context& ctx) {
+  network model{0.2};
+  model.convolution->weight.set_requires_grad(false);
+  model.convolution->bias.set_requires_grad(false);
+  auto optimizer = make_grouped_optimizer(model);
+  libtorch::replica_options options;
+  options.divide_by = "weight";
+  auto replica = libtorch::replica{ctx, model, *optimizer, options};
+  replica.schedule(training::warm_up(4, training::cosine(16, 0.1)));
+  auto average = libtorch::weight_average{ctx, model, 0.8};
+  auto held_out = make_images();
+  auto batches = data::loader{ctx, held_out, {.batch_samples = batch_samples}};
+  auto plan = batches.plan(replica.gradient_elements());
+  plan.metrics = {"loss", "weight"};
+  plan.bucket_bytes = 4096;
+  ctx.for_each_step(plan, [&](step& step) {
+    for (auto& shard : replica.shards(step)) {
+      const auto& batch = batches(step, shard);
+      auto images = libtorch::tensor_of(batch, "image");
+      auto weights = weights_of(images);
+      auto scores = [&] {
+        auto in_bf16 = libtorch::autocast{ctx};
+        auto found = model.forward(images);
+        if (found.scalar_type() != torch::kBFloat16)
+          throw std::runtime_error{"autocast has no effect"};
+        return found.to(torch::kFloat);
+      }();
+      auto losses = torch::cross_entropy_loss(scores, libtorch::tensor_of(batch, "label"), {}, torch::Reduction::None);
+      auto loss = (losses * weights).sum();
+      loss.backward();
+      shard.add("loss", loss.item<double>());
+      shard.add("weight", weights.sum().item<double>());
+      die_if_asked(ctx, step);
+    }
+    replica.apply(step, [&] { torch::nn::utils::clip_grad_norm_(model.parameters(), 0.5); });
+    average.update();
+    metric_map metrics{{"loss", step.mean_loss() / step.mean("weight")},
+                       {"drawn", torch::rand({1}).item<double>()},
+                       {"rate", rate_of(*optimizer)}};
+    if (step.last())
+      average.evaluate([&] {
+        auto no_gradients = torch::NoGradGuard{};
+        model.eval();
+        auto sums = data::evaluate(ctx, *held_out, 1, [&](const data::batch& rows, auto out) {
+          out[0] += loss_of(model, libtorch::tensor_of(rows, "image"), libtorch::tensor_of(rows, "label"))
+                        .template item<double>();
+        });
+        model.train();
+        metrics["average_loss"] = sums[0] / static_cast<double>(held_out->size());
+      });
+    step.report(std::move(metrics));
+  });
+}
+
+/// Losses so large that their gradients overflow in some steps, and a learning rate that follows the loss.
+void train_with_loss_scale(train_context& ctx) {
+  network model{0.2};
+  auto optimizer = make_optimizer("sgd", model.parameters());
+  libtorch::replica_options options;
+  options.loss_scale = training::loss_scale_options{.first = 0x1p126, .growth_steps = 6};
+  auto replica = libtorch::replica{ctx, model, *optimizer, options};
+  auto rate = training::plateau{ctx.state(), {.factor = 0.5, .patience = 1, .threshold = 0.02}};
+  auto batches = data::loader{ctx, make_images(), {.batch_samples = batch_samples}};
+  std::vector<double> skipped(1);
+  ctx.state().track("skipped", skipped);
+  ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](step& step) {
+    for (auto& shard : replica.shards(step)) {
+      const auto& batch = batches(step, shard);
+      auto loss = loss_of(model, libtorch::tensor_of(batch, "image"), libtorch::tensor_of(batch, "label"));
+      (loss * replica.loss_scale()).backward();
+      shard.add("loss", loss.item<double>());
+      die_if_asked(ctx, step);
+    }
+    if (!replica.apply(step, [&] { set_rate(*optimizer, 0.05 * rate.factor()); }))
+      ++skipped[0];
+    (void)rate.observe(step.mean_loss());
+    step.report({{"loss", step.mean_loss()},
+                 {"drawn", torch::rand({1}).item<double>()},
+                 {"rate", rate_of(*optimizer)},
+                 {"skipped", skipped[0]},
+                 {"scale", replica.loss_scale()}});
+  });
+}
+
 void train(train_context& ctx) {
   const auto& options = ctx.options();
   auto misuse = options.value("misuse", "");
@@ -274,8 +385,7 @@ void train(train_context& ctx) {
       if (misuse == "rank" && ctx.rank() == 1)
         model.hidden->bias.mutable_grad().add_(1e-3);
       shard.add("loss", loss.item<double>());
-      if (step.number() == kill_at && ctx.rank() == 1 && ctx.generation() == 1)
-        std::raise(SIGKILL);
+      die_if_asked(ctx, step);
     }
     replica.apply(step, [&] { torch::nn::utils::clip_grad_norm_(model.parameters(), 0.5); });
     if (scheduled == "by-body")
@@ -308,7 +418,8 @@ int predict(const nlohmann::json& wanted) {
     return more ? torch::cat({scores, scores}, 1) : scores;
   };
   auto images = make_images();
-  auto predictor = value_or_throw(libtorch::load_predictor(latest.found, given, {"a", "b", "c"}, forward));
+  auto which = wanted.at("predict") == "averaged" ? libtorch::weights::averaged : libtorch::weights::trained;
+  auto predictor = value_or_throw(libtorch::load_predictor(latest.found, given, {"a", "b", "c"}, forward, which));
   std::vector<std::uint64_t> all(images->size());
   std::iota(all.begin(), all.end(), std::uint64_t{0});
   auto scores = value_or_throw(inference::predict_rows(*predictor, *images, all));
@@ -355,8 +466,9 @@ int main(int argc, char** argv) {
       argv,
       {function{"train", train, {framework}}, function{"without_framework", train},
        function{"other_framework", train, {troupe::libtorch::make_framework(), std::make_shared<gpu_talker>()}},
-       function{"tied", train_tied, {framework}}, function{"use_memory", use_memory_in_steps, {framework}},
-       predicting}};
+       function{"tied", train_tied, {framework}}, function{"kit", train_with_kit, {framework}},
+       function{"loss_scale", train_with_loss_scale, {framework}},
+       function{"use_memory", use_memory_in_steps, {framework}}, predicting}};
   if (argc != 2)
     return 2;
   auto wanted = nlohmann::json::parse(argv[1]);

@@ -6,10 +6,13 @@
 #include <troupe/inference/predictor.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/train_context.hpp>
+#include <troupe/training/loss_scale.hpp>
+#include <troupe/training/schedule.hpp>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,6 +58,12 @@ struct replica_options {
   /// shard's change is a contribution, weighted by its samples; the mean is applied once. Other buffers must not change
   /// before `apply`.
   std::vector<std::string> reduced_buffers = {"running_mean", "running_var", "num_batches_tracked"};
+  /// A metric of the plan by whose mean `apply` divides the gradient: with a "tokens" to which every shard adds its
+  /// tokens, losses are sums over tokens and the gradient is a mean over tokens. Empty: the mean over samples.
+  std::string divide_by;
+  /// Scales losses, for gradients that half precision cannot hold: multiply each by `replica::loss_scale` before
+  /// `backward`. bf16 has the exponents of f32 and needs none.
+  std::optional<training::loss_scale_options> loss_scale;
 };
 
 /// This worker's copy of the module and optimizer that the run trains. Parameters, buffers and the optimizer's state
@@ -91,6 +100,13 @@ class replica {
   /// Throws `exception` with `errc::user_error` after the first step, and `errc::invalid_argument` if `steps` is 0.
   void schedule(torch::optim::LRScheduler& scheduler, std::uint64_t steps = 1);
 
+  /// Has `apply` set the learning rate of each of the optimizer's groups to the one that the program began with, times
+  /// the schedule's factor for the step. Throws `exception` with `errc::user_error` after the first step.
+  void schedule(training::schedule factor);
+
+  /// The factor for this step's losses (`replica_options::loss_scale`); 1 without.
+  [[nodiscard]] double loss_scale() const noexcept;
+
   /// For `step_plan::gradient_elements`: parameters, each padded to 64 bytes, and the buffers' changes.
   [[nodiscard]] std::uint64_t gradient_elements() const noexcept;
 
@@ -106,8 +122,10 @@ class replica {
   /// `before_update` the parameters' `.grad` are the mean: clip them there. Learning rates that the body sets by the
   /// step's number, and those of a scheduler (`schedule`), are the same in a resumed run. One that the program begins
   /// with is the checkpoint's in a resumed run, unless the program has changed it. Afterwards they are undefined, and
-  /// generators are seeded by (seed, step). Throws as `step.all_reduce` does.
-  void apply(step& step, const std::function<void()>& before_update = {});
+  /// generators are seeded by (seed, step). Returns false if the optimizer took no step, because the scaled gradient is
+  /// not finite (`replica_options::loss_scale`). Throws as `step.all_reduce` does, and `exception` with
+  /// `errc::user_error` if the mean to divide by is negative or not finite.
+  bool apply(step& step, const std::function<void()>& before_update = {});
 
  private:
   class impl;
@@ -140,6 +158,52 @@ class replica::shard_sequence {
   shard_list* list_;
 };
 
+/// The exponential moving average of a module's trainable parameters, tracked as "average/PARAMETER": on the worker's
+/// device, in f32. Buffers are not averaged. Used from the training thread; must not outlive its constructor's
+/// arguments.
+class weight_average {
+ public:
+  /// Begins with the present parameters, or a checkpoint's average: construct it after `replica`. Throws `exception`
+  /// as `tracked_state::track` does, and `errc::invalid_argument` for a decay outside of 0 to 1.
+  weight_average(train_context& ctx, torch::nn::Module& model, double decay);
+  ~weight_average();
+  weight_average(weight_average&&) noexcept;
+  weight_average& operator=(weight_average&&) noexcept;
+
+  /// After `replica::apply`: average = decay * average + (1 - decay) * parameters.
+  void update();
+
+  /// Calls `function` while the module has the average's values, to evaluate it. In a step's body, after
+  /// `replica::apply`.
+  void evaluate(const std::function<void()>& function);
+
+ private:
+  class impl;
+  std::unique_ptr<impl> impl_;
+};
+
+/// While it exists, matrix products and convolutions of this thread compute in bf16 on the worker's device, and what
+/// needs more precision in f32: PyTorch's autocast. Parameters and gradients stay f32. For forward passes: end it
+/// before `backward`.
+///
+///     auto loss = [&] {
+///       auto in_bf16 = troupe::libtorch::autocast{ctx};
+///       return cross_entropy(model->forward(images), labels);
+///     }();
+///     loss.backward();
+class autocast {
+ public:
+  explicit autocast(const train_context& ctx);
+  ~autocast();
+  autocast(const autocast&) = delete;
+  autocast& operator=(const autocast&) = delete;
+
+ private:
+  bool on_gpu_;
+  bool was_enabled_;
+  int previous_type_;
+};
+
 /// A batch's column as a tensor, whose first dimension is the samples. It shares the batch's memory, is valid as long
 /// as that, and must not be written. Throws `exception` (`errc::not_found`) if there is no such column.
 [[nodiscard]] at::Tensor tensor_of(const data::batch& samples, std::string_view column);
@@ -148,11 +212,19 @@ class replica::shard_sequence {
 /// `exception` (`errc::unsatisfiable`) if a GPU was assigned and LibTorch finds none.
 [[nodiscard]] c10::Device device_of(const train_context& ctx);
 
+/// Which values of a module's parameters.
+enum class weights : std::uint8_t {
+  trained,
+  /// Those of a `weight_average`.
+  averaged,
+};
+
 /// Loads a module's parameters and buffers by name from a checkpoint of a `replica`. A tensor that several parts of the
 /// module share may be stored under any of its names. Other tensors of the checkpoint are ignored. Fails with
 /// `errc::mismatch`, naming each tensor that is missing or has another type or shape, and leaves the module unchanged;
-/// and as `checkpoint::read_tensor` does.
-[[nodiscard]] expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model);
+/// with `errc::not_found` if the checkpoint has no averages and they are wanted; and as `checkpoint::read_tensor` does.
+[[nodiscard]] expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model,
+                                         weights which = weights::trained);
 
 /// A module as a predictor: loaded by `load_module`, and set to `eval()`. `forward` returns a tensor with one row of
 /// `outputs.size()` numbers per sample, on any device; it runs without gradients. Matrix products may round differently
@@ -160,6 +232,7 @@ class replica::shard_sequence {
 /// cuts rows in the same way for any number of workers. Fails as `load_module` does.
 [[nodiscard]] expected<inference::predictor_ptr>
 load_predictor(const serialization::checkpoint& source, std::shared_ptr<torch::nn::Module> model,
-               std::vector<std::string> outputs, std::function<at::Tensor(const data::batch& rows)> forward);
+               std::vector<std::string> outputs, std::function<at::Tensor(const data::batch& rows)> forward,
+               weights which = weights::trained);
 
 } // namespace troupe::libtorch

@@ -1,11 +1,13 @@
 // Predicts for a whole file with a checkpoint of charlm (for a text), trees (for a CSV table, by XGBoost or LightGBM)
-// or mnist (for an IDX file of images). Writes one line, or one row of an array, for each row of the file.
+// or mnist (for an IDX file of images), or with an ONNX model (for any of the last two, or an array). Writes one line,
+// or one row of an array, for each row of the file.
 #include "jobs.hpp"
 
 #include <command_line.hpp>
 
 #include <troupe/inference/batch_predictor.hpp>
 #include <troupe/lightgbm.hpp>
+#include <troupe/onnxruntime.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/files/digest.hpp>
 #include <troupe/troupe.hpp>
@@ -29,6 +31,8 @@ using namespace troupe;
 
 inference::prediction_job make_job(const inference::prediction_request& request) {
   auto kind = value_or_throw(predict::kind_of(request.model));
+  if (kind == predict::model_kind::onnx)
+    return predict::make_onnx_job(request);
   return kind == predict::model_kind::charlm ? predict::make_charlm_job(request)
                                              : predict::make_trees_job(request, kind);
 }
@@ -51,6 +55,10 @@ predict::model_kind check(const inference::batch_prediction_config& config) {
   if (kind == predict::model_kind::lightgbm && config.trainer.cluster.nodes.empty())
     if (auto found = lightgbm::find_library(library); !found)
       throw exception{found.error().code, fmt::format("{}; or use --lightgbm-library PATH", found.error().message)};
+  const auto onnxruntime = config.trainer.options.at("onnxruntime_library").get<std::string>();
+  if (kind == predict::model_kind::onnx && config.trainer.cluster.nodes.empty())
+    if (auto found = onnxruntime::find_library(onnxruntime); !found)
+      throw exception{found.error().code, fmt::format("{}; or use --onnxruntime-library PATH", found.error().message)};
   return kind;
 }
 
@@ -99,14 +107,24 @@ int main(int argc, char** argv) {
   config.trainer.checkpoint.every_steps = 16;
   auto workers = std::uint32_t{2};
   std::string checkpoint;
+  std::string onnx;
   std::string output;
   std::string file;
   std::string lightgbm_library;
+  std::string onnxruntime_library;
   std::string storage = "runs";
   auto replace = false;
-  CLI::App cli{"Predicts for every row of a file with a checkpoint of charlm, trees or mnist.", "predict"};
-  cli.add_option("--checkpoint", checkpoint, "A checkpoint, or a run's directory")->required();
-  cli.add_option("--file", file, "A text for charlm, a CSV table for trees, IDX images for mnist")->required();
+  CLI::App cli{"Predicts for every row of a file with a checkpoint of charlm, trees or mnist, or with an ONNX model.",
+               "predict"};
+  auto* models = cli.add_option_group("model", "What to predict with");
+  models->add_option("--checkpoint", checkpoint, "A checkpoint, or a run's directory");
+  models->add_option("--onnx", onnx, "An ONNX model");
+  models->require_option(1);
+  cli.add_option(
+         "--file", file,
+         "A text for charlm, a CSV table for trees, IDX images for mnist; for an ONNX model a CSV table, an NPY "
+         "array or IDX images")
+      ->required();
   cli.add_option("--output", output, "What to write: a name that ends in .csv or .npy")->required();
   cli.add_flag("--replace", replace, "Replace an existing output");
   cli.add_option("--block", config.block_rows, "Rows that the workers predict between two synchronisations")
@@ -114,6 +132,10 @@ int main(int argc, char** argv) {
   cli.add_option("--lightgbm-library", lightgbm_library,
                  "For a LightGBM model: the path of lib_lightgbm.so on each host (default: $TROUPE_LIGHTGBM, else that "
                  "of a Python package in the usual places)");
+  cli.add_option(
+      "--onnxruntime-library", onnxruntime_library,
+      "For an ONNX model: the path of libonnxruntime.so on each host (default: $TROUPE_ONNXRUNTIME, else that "
+      "of a Python package in the usual places)");
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
   apps::add_nodes(cli, config.trainer.cluster);
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
@@ -121,16 +143,21 @@ int main(int argc, char** argv) {
                  "Name of the run's directory (default: derived from output, checkpoint and file)");
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
-  config.checkpoint = checkpoint;
   config.output = output;
   config.existing = replace ? serialization::existing_file::replace : serialization::existing_file::keep;
   config.trainer.scaling.num_workers = workers;
   config.trainer.run.storage_path = storage;
   try {
-    if (!lightgbm_library.empty())
-      lightgbm_library = std::filesystem::absolute(lightgbm_library).string();
+    for (auto* each : {&lightgbm_library, &onnxruntime_library})
+      if (!each->empty())
+        *each = std::filesystem::absolute(*each).string();
     config.trainer.options = {{"file", std::filesystem::absolute(file).string()},
-                              {"lightgbm_library", lightgbm_library}};
+                              {"lightgbm_library", lightgbm_library},
+                              {"onnxruntime_library", onnxruntime_library}};
+    // Beside the runs, whose hosts need it under the same path as any checkpoint.
+    config.checkpoint =
+        onnx.empty() ? std::filesystem::path{checkpoint}
+                     : value_or_throw(onnxruntime::store_model(onnx, std::filesystem::path{storage} / "onnx-models"));
     return run(program, predict_rows, std::move(config));
   } catch (const std::exception& x) {
     std::fprintf(stderr, "predict: %s\n", x.what());

@@ -13,6 +13,8 @@ expected<model_kind> kind_of(const serialization::checkpoint& source) {
     return model_kind::xgboost;
   if (source.find("lightgbm/model"))
     return model_kind::lightgbm;
+  if (source.find("onnx/model"))
+    return model_kind::onnx;
   if (source.find("layers.4.weight"))
     return model_kind::mnist;
   auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);

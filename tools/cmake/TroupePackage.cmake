@@ -25,6 +25,7 @@ install(FILES
     ${PROJECT_BINARY_DIR}/package/troupeConfig.cmake
     ${PROJECT_BINARY_DIR}/package/troupeConfigVersion.cmake
     ${PROJECT_SOURCE_DIR}/tools/cmake/TroupeProgram.cmake
+    ${PROJECT_SOURCE_DIR}/tools/cmake/TroupeTorch.cmake
   DESTINATION ${TROUPE_PACKAGE_DIR})
 
 # Documents and examples, side by side as in the sources, so that their links lead somewhere. The examples build by themselves.

@@ -67,6 +67,15 @@ configure() {
   printf '%s\n' "$identity" >"$stamp"
 }
 
+# configure_torch PRESET DIRECTORY: takes LibTorch from there; from find_package if it is empty. The build directory remembers it.
+configure_torch() {
+  local preset=$1 torch=$2
+  configure "$preset"
+  say_phase "Configuring build/$preset with ${torch:-the LibTorch that CMake finds}"
+  cd "$troupe_root" || exit
+  run_logged "Configuring build/$preset" "$troupe_root/build/$preset/configure.log" cmake -B "build/$preset" "-DTROUPE_TORCH=$torch" -S .
+}
+
 # build PRESET [TARGET...]: shows progress on a terminal, otherwise writes a log.
 build() {
   local preset=$1 started=$SECONDS

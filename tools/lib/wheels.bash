@@ -12,12 +12,17 @@ fetch_wheels() {
   say "Fetching $what into $directory"
   mkdir -p "$(troupe_cache)/logs"
   rm -rf "$directory"
-  if ! timeout 120 python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target "$directory" \
+  if ! timeout "${wheels_timeout:-120}" python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target "$directory" \
     "$@" >"$log" 2>&1; then
     say "Without $what: pip could not fetch it ($log). $for_what"
     return 1
   fi
   touch "$directory/.complete"
+}
+
+# LibTorch 2 and what its library for the CPU needs of CUDA's.
+fetch_torch() {
+  wheels_timeout=1200 fetch_wheels torch "LibTorch (0.6 GB)" "" 'torch>=2.6' nvidia-cuda-runtime nvidia-cuda-cupti
 }
 
 # Sets TROUPE_LIGHTGBM to LightGBM's library.
@@ -26,6 +31,14 @@ offer_lightgbm() {
   fetch_wheels lightgbm "LightGBM's library (4 MB)" "The tests that train with it are left out." 'lightgbm>=4.3,<5' || return 0
   TROUPE_LIGHTGBM=$(troupe_cache)/lightgbm/lightgbm/lib/lib_lightgbm.so
   export TROUPE_LIGHTGBM
+}
+
+# Sets TROUPE_ONNXRUNTIME to ONNX Runtime's library.
+offer_onnxruntime() {
+  [[ -z ${TROUPE_ONNXRUNTIME:-} ]] || return 0
+  fetch_wheels onnxruntime "ONNX Runtime's library (28 MB)" "The tests that predict with it are left out." 'onnxruntime>=1.14,<2' || return 0
+  TROUPE_ONNXRUNTIME=$(printf '%s\n' "$(troupe_cache)"/onnxruntime/onnxruntime/capi/libonnxruntime.so.* | head -n 1)
+  export TROUPE_ONNXRUNTIME
 }
 
 # Makes numpy and safetensors available to python3; tests exchange files with them.

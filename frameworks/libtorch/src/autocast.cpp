@@ -1,4 +1,4 @@
-#include "autocast_state.hpp"
+#include "torch_version.hpp"
 
 #include <troupe/libtorch.hpp>
 

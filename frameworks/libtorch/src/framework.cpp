@@ -128,6 +128,9 @@ class torch_framework : public framework {
     result["kernels"] = kernels();
     result["onednn"] = at::hasMKLDNN() ? "yes" : "no";
     result["blas"] = loaded_blas().name;
+    // LibTorch's own packages contain it, Debian's does not.
+    if (at::hasMKL())
+      result["blas"] = "MKL";
     return result;
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "gradient_layout.hpp"
+#include "torch_version.hpp"
 
 #include <troupe/train_context.hpp>
 
@@ -38,7 +39,7 @@ class gradient_watch : public std::enable_shared_from_this<gradient_watch> {
     std::string name;
     std::size_t part;
     /// Held here because autograd keeps only a weak reference.
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    accumulator_pointer accumulator;
     bool written = false;
   };
 

@@ -3,6 +3,7 @@
 #include "element_types.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <fmt/format.h>
 #include <utility>

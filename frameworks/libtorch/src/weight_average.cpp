@@ -4,6 +4,7 @@
 #include <troupe/libtorch.hpp>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 #include <torch/utils.h>

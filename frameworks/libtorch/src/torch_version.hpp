@@ -1,9 +1,16 @@
 #pragma once
 
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/version.h>
 
+#include <utility>
+
+/// What differs between LibTorch 1.13 and 2.
 namespace troupe::libtorch {
+
+/// What holds a node of autograd.
+using accumulator_pointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
 // Autocast of this thread. LibTorch 2.4 gave the functions one name for all devices, and 1.13 has one for each.
 

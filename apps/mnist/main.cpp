@@ -2,6 +2,7 @@
 #include <command_line.hpp>
 #include <mnist/training.hpp>
 
+#include <troupe/serialization/files/file_digest.hpp>
 #include <troupe/troupe.hpp>
 
 #include <cstdio>
@@ -17,6 +18,7 @@ struct options {
   std::string labels;
   std::string test_images;
   std::string test_labels;
+  std::string model;
   std::uint64_t held_out = 2000;
   std::uint64_t batch = 256;
   double learning_rate = 2e-3;
@@ -34,6 +36,10 @@ void describe(CLI::App& cli, options& o) {
   cli.add_option("--images", o.images, "IDX file of images, 28 by 28 bytes each; may be compressed with gzip")
       ->required();
   cli.add_option("--labels", o.labels, "IDX file of their classes, 0 to 9")->required();
+  cli.add_option(
+      "--model", o.model,
+      "A TorchScript model from Python to train instead of this program's network: it takes f32[N, 1, 28, 28] "
+      "and gives 10 scores for each image; on each host");
   auto* held_out = cli.add_option("--held-out", o.held_out, "Number of images at the end that are for evaluation");
   held_out->capture_default_str();
   auto* test_images = cli.add_option("--test-images", o.test_images,
@@ -116,6 +122,10 @@ int run(const troupe::app& program, options& o) {
   if (has_test_files) {
     o.trainer.options["test_images"] = std::filesystem::absolute(o.test_images).string();
     o.trainer.options["test_labels"] = std::filesystem::absolute(o.test_labels).string();
+  }
+  if (!o.model.empty()) {
+    o.trainer.config["model"] = troupe::value_or_throw(troupe::serialization::describe_file(o.model));
+    o.trainer.options["model"] = std::filesystem::absolute(o.model).string();
   }
   auto trainer = troupe::trainer{program, program.find_function("train"), o.trainer};
   trainer.set_callbacks(progress(o));

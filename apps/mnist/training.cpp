@@ -7,12 +7,17 @@
 #include <troupe/data/idx.hpp>
 #include <troupe/data/loader.hpp>
 #include <troupe/libtorch.hpp>
+#include <troupe/serialization/files/file_digest.hpp>
 
 #include <fmt/format.h>
+#include <torch/script.h>
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace mnist {
@@ -46,6 +51,9 @@ struct network : torch::nn::Module {
 torch::Tensor normalised(const data::batch& samples, torch::Device device) {
   return libtorch::tensor_of(samples, "image").to(device, torch::kFloat).div(255).sub(0.13).div(0.31).unsqueeze(1);
 }
+
+/// The scores of the classes for images.
+using forward_pass = std::function<torch::Tensor(const torch::Tensor& images)>;
 
 /// A batch on the model's device.
 struct images_and_labels {
@@ -83,12 +91,14 @@ data::data_set_ptr load_images(const train_context& ctx, const char* image_optio
 
 /// The confusion matrix over held-out images (rows are true classes, columns predictions), then the sum of their
 /// losses.
-std::vector<double> evaluate(train_context& ctx, network& model, const data::data_set& held_out, torch::Device device) {
+template <class Module>
+std::vector<double> evaluate(train_context& ctx, Module& model, const forward_pass& forward,
+                             const data::data_set& held_out, torch::Device device) {
   auto no_gradients = torch::NoGradGuard{};
   model.eval();
   auto sums = data::evaluate(ctx, held_out, classes * classes + 1, [&](const data::batch& samples, auto out) {
     auto [images, labels] = images_and_labels{samples, device};
-    auto logits = model.forward(images);
+    auto logits = forward(images);
     auto predicted = logits.argmax(1).cpu();
     auto is = labels.cpu();
     for (std::int64_t i = 0; i < is.size(0); ++i)
@@ -129,14 +139,35 @@ image_sets load_sets(const train_context& ctx) {
           value_or_throw(data::slice(all, all->size() - held_out_images, held_out_images))};
 }
 
-} // namespace
+/// The model that Python has exported, if it takes images and gives scores of the classes.
+torch::jit::Module load_script(const train_context& ctx, torch::Device device) {
+  const auto path = ctx.options().at("model").get<std::string>();
+  // The driver has read the file of its own host.
+  if (value_or_throw(serialization::describe_file(path)) != ctx.config().at("model").get<std::string>())
+    throw exception{errc::mismatch, fmt::format("{} is not the driver's model: copy it to all hosts", path)};
+  try {
+    auto result = torch::jit::load(path, device);
+    auto no_gradients = torch::NoGradGuard{};
+    result.eval();
+    auto scores = result.forward({torch::zeros({2, 1, 28, 28}, device)}).toTensor();
+    if (scores.sizes() != torch::IntArrayRef{2, static_cast<std::int64_t>(classes)})
+      throw exception{errc::mismatch, fmt::format("{} gives a tensor of shape [{}] for two images of [1, 28, 28], "
+                                                  "expected [2, {}]: a score for each class",
+                                                  path, fmt::join(scores.sizes(), ", "), classes)};
+    result.train();
+    return result;
+  } catch (const c10::Error& x) {
+    const std::string text = x.what_without_backtrace();
+    throw exception{errc::invalid_argument, fmt::format("{} cannot be used as a TorchScript model of images: {}", path,
+                                                        text.substr(0, text.find("\n\n")))};
+  }
+}
 
-void train(train_context& ctx) {
+template <class Module>
+void train_module(train_context& ctx, Module& model, std::vector<torch::Tensor> parameters, const forward_pass& forward,
+                  torch::Device device) {
   auto [training, held_out] = load_sets(ctx);
-  auto device = libtorch::device_of(ctx);
-  network model;
-  model.to(device);
-  auto optimizer = torch::optim::Adam{model.parameters(), ctx.config().at("learning_rate").get<double>()};
+  auto optimizer = torch::optim::Adam{std::move(parameters), ctx.config().at("learning_rate").get<double>()};
   auto replica = libtorch::replica{ctx, model, optimizer};
 
   auto batches = data::loader{ctx, training, {.batch_samples = ctx.config().at("batch")}};
@@ -144,16 +175,36 @@ void train(train_context& ctx) {
   ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](step& step) {
     for (auto& shard : replica.shards(step)) {
       auto [images, labels] = images_and_labels{batches(step, shard), device};
-      auto loss = torch::cross_entropy_loss(model.forward(images), labels, {}, torch::Reduction::Sum);
+      auto loss = torch::cross_entropy_loss(forward(images), labels, {}, torch::Reduction::Sum);
       loss.backward();
       shard.add("loss", loss.item<double>());
     }
     replica.apply(step);
     metric_map metrics{{"loss", step.mean_loss()}};
     if (step.last() || step.number() % evaluate_every == 0)
-      add_to(metrics, evaluate(ctx, model, *held_out, device), held_out->size(), step.last());
+      add_to(metrics, evaluate(ctx, model, forward, *held_out, device), held_out->size(), step.last());
     step.report(std::move(metrics));
   });
+}
+
+} // namespace
+
+void train(train_context& ctx) {
+  auto device = libtorch::device_of(ctx);
+  if (ctx.options().contains("model")) {
+    auto model = load_script(ctx, device);
+    std::vector<torch::Tensor> parameters;
+    for (const auto& each : model.parameters())
+      parameters.push_back(each);
+    train_module(
+        ctx, model, std::move(parameters),
+        [&](const torch::Tensor& images) { return model.forward({images}).toTensor(); }, device);
+    return;
+  }
+  network model;
+  model.to(device);
+  train_module(
+      ctx, model, model.parameters(), [&](const torch::Tensor& images) { return model.forward(images); }, device);
 }
 
 inference::prediction_job make_prediction_job(const inference::prediction_request& request) {

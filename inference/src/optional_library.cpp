@@ -1,15 +1,10 @@
 #include <troupe/inference/optional_library.hpp>
 
-#include <troupe/serialization/files/digest.hpp>
-
 #include <algorithm>
-#include <cstddef>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <fstream>
 #include <functional>
-#include <span>
 #include <system_error>
 #include <vector>
 
@@ -80,21 +75,6 @@ expected<void*> open_library(const optional_library& which, const fs::path& path
   if (auto* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL))
     return handle;
   return fail(errc::unsatisfiable, fmt::format("{}'s library cannot be opened: {}", which.name, ::dlerror()));
-}
-
-expected<std::string> describe_library(const optional_library& which, const fs::path& path) {
-  auto in = std::ifstream{path, std::ios::binary};
-  serialization::xxh3_stream hash;
-  std::vector<char> block(1 << 20);
-  std::uint64_t size_bytes = 0;
-  while (in.read(block.data(), static_cast<std::streamsize>(block.size())) || in.gcount() > 0) {
-    auto read = std::as_bytes(std::span{block}).first(static_cast<std::size_t>(in.gcount()));
-    hash.update(read);
-    size_bytes += read.size();
-  }
-  if (!in.eof())
-    return fail(errc::unsatisfiable, fmt::format("{}'s library {} cannot be read", which.name, path.string()));
-  return fmt::format("{} bytes, XXH3 {:016x}", size_bytes, hash.digest());
 }
 
 } // namespace troupe::inference

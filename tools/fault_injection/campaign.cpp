@@ -121,10 +121,11 @@ class campaign {
     if (now < measured_at_ + measure_interval)
       return;
     measured_at_ = now;
+    const auto seconds = std::chrono::duration<double>(now - begin_).count();
     if (run_.driver().pid() == progressed_under_)
-      report_.driver_memory.add(resident_bytes(progressed_under_));
+      report_.driver_memory.add(resident_bytes(progressed_under_), seconds);
     for (std::size_t node = 0; step_ > 0 && node < run_.nodes(); ++node)
-      report_.node_memory.add(resident_bytes(run_.node(node).pid()));
+      report_.node_memory.add(resident_bytes(run_.node(node).pid()), seconds);
   }
 
   void plan() {
@@ -235,10 +236,12 @@ class campaign {
 
 } // namespace
 
-void memory_range::add(std::uint64_t bytes) {
+void memory_range::add(std::uint64_t bytes, double seconds) {
   if (bytes == 0)
     return;
   least_bytes = least_bytes == 0 ? bytes : std::min(least_bytes, bytes);
+  if (bytes > most_bytes)
+    most_at = seconds;
   most_bytes = std::max(most_bytes, bytes);
   last_bytes = bytes;
 }

@@ -46,9 +46,11 @@ struct memory_range {
   std::uint64_t least_bytes = 0;
   std::uint64_t most_bytes = 0;
   std::uint64_t last_bytes = 0;
+  /// When it was the most, in seconds since the first fault was planned.
+  double most_at = 0;
 
-  /// 0 is no measurement.
-  void add(std::uint64_t bytes);
+  /// 0 bytes are no measurement.
+  void add(std::uint64_t bytes, double seconds);
 };
 
 struct campaign_report {

@@ -316,8 +316,9 @@ class session {
     show("from a fault to the next generation's first step, measured from outside", report_.seconds_to_heal);
     auto show_memory = [](const char* whose, const memory_range& memory) {
       if (memory.most_bytes > 0)
-        fmt::print("memory of {}: {} to {} MB, {} MB at the end\n", whose, memory.least_bytes / 1'000'000,
-                   memory.most_bytes / 1'000'000, memory.last_bytes / 1'000'000);
+        fmt::print("memory of {}: {} to {} MB (after {:.0f} s), {} MB at the end\n", whose,
+                   memory.least_bytes / 1'000'000, memory.most_bytes / 1'000'000, memory.most_at,
+                   memory.last_bytes / 1'000'000);
     };
     show_memory("the driver, and of those that replaced it", report_.driver_memory);
     show_memory("each caf-node", report_.node_memory);

@@ -8,6 +8,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <torch/csrc/jit/python/update_graph_executor_opt.h>
 #include <torch/cuda.h>
 #include <torch/utils.h>
 #include <torch/version.h>
@@ -148,6 +149,8 @@ class torch_framework : public framework {
     context.setDeterministicAlgorithms(true, false);
     context.setDeterministicCuDNN(true);
     context.setBenchmarkCuDNN(false);
+    // TorchScript optimizes after some runs, and then rounds differently: old and new workers would differ.
+    torch::jit::setGraphExecutorOptimize(false);
     auto random = ctx.random("libtorch");
     auto high = std::uint64_t{random()};
     torch::manual_seed(high << 32 | random());

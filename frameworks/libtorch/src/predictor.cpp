@@ -1,10 +1,12 @@
 #include "average_names.hpp"
 #include "element_types.hpp"
+#include "module_tensors.hpp"
 
 #include <troupe/libtorch.hpp>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 #include <torch/utils.h>
 
@@ -107,7 +109,7 @@ class module_loader {
 
 class module_predictor final : public inference::predictor {
  public:
-  module_predictor(std::shared_ptr<torch::nn::Module> model, std::vector<std::string> outputs,
+  module_predictor(std::shared_ptr<void> model, std::vector<std::string> outputs,
                    std::function<at::Tensor(const data::batch&)> forward)
       : model_(std::move(model)), outputs_(std::move(outputs)), forward_(std::move(forward)) {}
 
@@ -128,20 +130,33 @@ class module_predictor final : public inference::predictor {
   }
 
  private:
-  std::shared_ptr<torch::nn::Module> model_;
+  /// Kept for `forward_`.
+  std::shared_ptr<void> model_;
   std::vector<std::string> outputs_;
   std::function<at::Tensor(const data::batch&)> forward_;
 };
 
 } // namespace
 
-expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model, weights which) {
+namespace {
+
+expected<void> load_tensors(const serialization::checkpoint& source, const module_tensors& model, weights which) {
   auto loader = module_loader{source, which};
-  for (const auto& each : model.named_parameters())
-    loader.add_parameter(each.key(), each.value());
-  for (const auto& each : model.named_buffers())
-    loader.add(each.key(), each.value());
+  for (const auto& each : model.parameters)
+    loader.add_parameter(each.name, each.tensor);
+  for (const auto& each : model.buffers)
+    loader.add(each.name, each.tensor);
   return loader.load();
+}
+
+} // namespace
+
+expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model, weights which) {
+  return load_tensors(source, tensors_of(model), which);
+}
+
+expected<void> load_module(const serialization::checkpoint& source, torch::jit::Module& model, weights which) {
+  return load_tensors(source, tensors_of(model), which);
 }
 
 expected<inference::predictor_ptr> load_predictor(const serialization::checkpoint& source,
@@ -152,6 +167,16 @@ expected<inference::predictor_ptr> load_predictor(const serialization::checkpoin
   TROUPE_TRY(load_module(source, *model, which));
   model->eval();
   return std::make_unique<module_predictor>(std::move(model), std::move(outputs), std::move(forward));
+}
+
+expected<inference::predictor_ptr> load_predictor(const serialization::checkpoint& source,
+                                                  const torch::jit::Module& model, std::vector<std::string> outputs,
+                                                  std::function<at::Tensor(const data::batch& rows)> forward,
+                                                  weights which) {
+  auto own = std::make_shared<torch::jit::Module>(model);
+  TROUPE_TRY(load_module(source, *own, which));
+  own->eval();
+  return std::make_unique<module_predictor>(std::move(own), std::move(outputs), std::move(forward));
 }
 
 } // namespace troupe::libtorch

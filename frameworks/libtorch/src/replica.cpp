@@ -1,5 +1,6 @@
 #include "gradient_layout.hpp"
 #include "gradient_watch.hpp"
+#include "module_tensors.hpp"
 #include "optimizer_options.hpp"
 #include "optimizer_state.hpp"
 #include "tracked_tensor.hpp"
@@ -9,7 +10,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
 
@@ -46,15 +46,15 @@ at::Tensor view_of(float* data, at::IntArrayRef sizes) {
 
 class replica::impl {
  public:
-  impl(train_context& ctx, torch::nn::Module& model, torch::optim::Optimizer& optimizer, replica_options options)
+  impl(train_context& ctx, const module_tensors& model, torch::optim::Optimizer& optimizer, replica_options options)
       : ctx_(ctx), optimizer_(optimizer), optimizer_options_(optimizer), options_(std::move(options)) {
     if (!at::globalContext().deterministicAlgorithms())
       throw exception{errc::invalid_argument,
                       "LibTorch is not set up for equal bits: register its framework with the training function, as in "
                       "troupe::function{\"train\", train, {troupe::libtorch::make_framework()}}"};
     // Buffers first: backward writes the gradient's end first, where the reduction starts.
-    add_buffers(model);
-    auto names = add_parameters(model);
+    add_buffers(model.buffers);
+    auto names = add_parameters(model.parameters);
     add_optimizer(names);
     name_gradient();
   }
@@ -175,27 +175,25 @@ class replica::impl {
     tracked_.emplace_back(std::move(name), tensor, where, ctx_.state());
   }
 
-  void add_buffers(torch::nn::Module& model) {
-    for (const auto& each : model.named_buffers()) {
-      if (!each.value().defined() || each.value().numel() == 0)
+  void add_buffers(const std::vector<named_tensor>& all) {
+    for (const auto& [name, tensor] : all) {
+      if (!tensor.defined() || tensor.numel() == 0)
         continue;
-      auto is_reduced =
-          std::ranges::find(options_.reduced_buffers, last_part(each.key())) != options_.reduced_buffers.end();
-      track(each.key(), each.value(), is_reduced ? tracked_tensor::memory::copy : tracked_tensor::memory::own);
+      auto is_reduced = std::ranges::find(options_.reduced_buffers, last_part(name)) != options_.reduced_buffers.end();
+      track(name, tensor, is_reduced ? tracked_tensor::memory::copy : tracked_tensor::memory::own);
       if (is_reduced)
-        buffers_.push_back({tracked_.size() - 1, layout_.add(static_cast<std::uint64_t>(each.value().numel()))});
+        buffers_.push_back({tracked_.size() - 1, layout_.add(static_cast<std::uint64_t>(tensor.numel()))});
     }
   }
 
-  parameter_names add_parameters(torch::nn::Module& model) {
+  parameter_names add_parameters(const std::vector<named_tensor>& all) {
     parameter_names names;
     watch_ = std::make_shared<gradient_watch>(layout_);
-    for (const auto& each : model.named_parameters()) {
-      const auto& tensor = each.value();
+    for (const auto& [name, tensor] : all) {
       // Shared parameters have several names, and are added once.
-      if (!tensor.defined() || tensor.numel() == 0 || !names.emplace(tensor.unsafeGetTensorImpl(), each.key()).second)
+      if (!tensor.defined() || tensor.numel() == 0 || !names.emplace(tensor.unsafeGetTensorImpl(), name).second)
         continue;
-      track(each.key(), tensor, tracked_tensor::memory::own);
+      track(name, tensor, tracked_tensor::memory::own);
       if (!tensor.requires_grad())
         continue;
       if (tensor.scalar_type() != at::kFloat)
@@ -203,13 +201,13 @@ class replica::impl {
             errc::invalid_argument,
             fmt::format("parameter '{}' is of LibTorch's type {}: gradients are f32; convert the module with "
                         "to(torch::kFloat), or set requires_grad of the parameter to false",
-                        each.key(), toString(tensor.scalar_type()))};
+                        name, toString(tensor.scalar_type()))};
       auto part = layout_.add(static_cast<std::uint64_t>(tensor.numel()));
-      parameters_.push_back({tensor, each.key(), part, {}});
+      parameters_.push_back({tensor, name, part, {}});
       if (!tensor.is_cpu())
         parameters_.back().gradient = at::zeros_like(tensor);
       else if (options_.overlap)
-        watch_->add(tensor, each.key(), part);
+        watch_->add(tensor, name, part);
     }
     if (parameters_.empty())
       throw exception{errc::invalid_argument, "the module passed to libtorch::replica has no parameters to train"};
@@ -373,7 +371,11 @@ class replica::impl {
 
 replica::replica(train_context& ctx, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                  replica_options options)
-    : impl_(std::make_unique<impl>(ctx, model, optimizer, std::move(options))) {}
+    : impl_(std::make_unique<impl>(ctx, tensors_of(model), optimizer, std::move(options))) {}
+
+replica::replica(train_context& ctx, torch::jit::Module& model, torch::optim::Optimizer& optimizer,
+                 replica_options options)
+    : impl_(std::make_unique<impl>(ctx, tensors_of(model), optimizer, std::move(options))) {}
 
 replica::~replica() = default;
 replica::replica(replica&&) noexcept = default;

@@ -1,13 +1,11 @@
 #include "average_names.hpp"
+#include "module_tensors.hpp"
 #include "tracked_tensor.hpp"
 
 #include <troupe/libtorch.hpp>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
-#include <torch/nn/module.h>
-#include <torch/utils.h>
 
 #include <fmt/format.h>
 #include <set>
@@ -17,17 +15,16 @@ namespace troupe::libtorch {
 
 class weight_average::impl {
  public:
-  impl(train_context& ctx, torch::nn::Module& model, double decay) : share_(1 - decay) {
+  impl(train_context& ctx, const std::vector<named_tensor>& parameters, double decay) : share_(1 - decay) {
     if (!(decay >= 0 && decay < 1))
       throw exception{errc::invalid_argument,
                       fmt::format("libtorch::weight_average has a decay of {}: it is at least 0 and below 1", decay)};
     std::set<const void*> known;
-    for (const auto& each : model.named_parameters()) {
-      const auto& parameter = each.value();
+    for (const auto& [name, parameter] : parameters) {
       // Shared parameters have several names.
       if (!parameter.defined() || !parameter.requires_grad() || !known.insert(parameter.unsafeGetTensorImpl()).second)
         continue;
-      averages_.emplace_back(average_prefix + each.key(), parameter.detach().clone(), tracked_tensor::memory::own,
+      averages_.emplace_back(average_prefix + name, parameter.detach().clone(), tracked_tensor::memory::own,
                              ctx.state());
       parameters_.push_back(parameter);
     }
@@ -78,7 +75,10 @@ class weight_average::impl {
 };
 
 weight_average::weight_average(train_context& ctx, torch::nn::Module& model, double decay)
-    : impl_(std::make_unique<impl>(ctx, model, decay)) {}
+    : impl_(std::make_unique<impl>(ctx, tensors_of(model).parameters, decay)) {}
+
+weight_average::weight_average(train_context& ctx, torch::jit::Module& model, double decay)
+    : impl_(std::make_unique<impl>(ctx, tensors_of(model).parameters, decay)) {}
 
 weight_average::~weight_average() = default;
 weight_average::weight_average(weight_average&&) noexcept = default;

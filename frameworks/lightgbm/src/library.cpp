@@ -59,10 +59,6 @@ expected<library_ptr> library::open(const fs::path& path) {
   return result;
 }
 
-expected<std::string> describe_library(const fs::path& path) {
-  return inference::describe_library(lightgbm_library, path);
-}
-
 void library::check(int result) const {
   if (result != 0)
     throw exception{errc::user_error, fmt::format("LightGBM: {}", functions_.LGBM_GetLastError())};

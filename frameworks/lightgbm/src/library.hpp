@@ -72,10 +72,6 @@ class library {
   library_functions functions_{};
 };
 
-/// Identifies a library by its file's length and XXH3, since LightGBM's C interface has no version. Fails with
-/// `errc::unsatisfiable`.
-[[nodiscard]] expected<std::string> describe_library(const std::filesystem::path& path);
-
 using library_ptr = std::shared_ptr<const library>;
 
 } // namespace troupe::lightgbm

@@ -4,6 +4,7 @@
 
 #include <troupe/boosting/rounds.hpp>
 #include <troupe/boosting/tables.hpp>
+#include <troupe/serialization/files/file_digest.hpp>
 #include <troupe/train_context.hpp>
 
 #include <algorithm>
@@ -113,7 +114,7 @@ void train(train_context& ctx, const make_training_sets& make) {
   auto how = value_or_throw(read_settings(ctx.config(), ctx.options()));
   auto file = value_or_throw(find_library(how.library));
   auto functions = value_or_throw(library::open(file));
-  auto rounds = boosting::rounds{ctx, this_library, how, make, value_or_throw(describe_library(file))};
+  auto rounds = boosting::rounds{ctx, this_library, how, make, value_or_throw(serialization::describe_file(file))};
   auto mine = trees{ctx, std::move(functions), how, rounds};
   rounds.run(mine);
 }

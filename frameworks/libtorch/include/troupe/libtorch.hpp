@@ -29,6 +29,10 @@ namespace torch::nn {
 class Module;
 }
 
+namespace torch::jit {
+struct Module;
+}
+
 namespace torch::optim {
 class LRScheduler;
 class Optimizer;
@@ -90,6 +94,11 @@ class replica {
   /// AdamW, SGD, RMSprop and Adagrad, for an optimizer's parameter that is not in the module, and if the training
   /// function was not registered with the framework; and what `tracked_state::track` throws.
   replica(train_context& ctx, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+          replica_options options = {});
+  /// The same for a model from Python: one that `torch.jit.script` or `trace` made and `torch::jit::load` has read.
+  /// PyTorch keeps TorchScript, and no longer develops it. Its graphs are run as they are, without optimizations that
+  /// begin after some runs, because a new worker would round differently from an old one.
+  replica(train_context& ctx, torch::jit::Module& model, torch::optim::Optimizer& optimizer,
           replica_options options = {});
   ~replica();
   replica(replica&&) noexcept;
@@ -166,6 +175,7 @@ class weight_average {
   /// Begins with the present parameters, or a checkpoint's average: construct it after `replica`. Throws `exception`
   /// as `tracked_state::track` does, and `errc::invalid_argument` for a decay outside of 0 to 1.
   weight_average(train_context& ctx, torch::nn::Module& model, double decay);
+  weight_average(train_context& ctx, torch::jit::Module& model, double decay);
   ~weight_average();
   weight_average(weight_average&&) noexcept;
   weight_average& operator=(weight_average&&) noexcept;
@@ -225,6 +235,8 @@ enum class weights : std::uint8_t {
 /// with `errc::not_found` if the checkpoint has no averages and they are wanted; and as `checkpoint::read_tensor` does.
 [[nodiscard]] expected<void> load_module(const serialization::checkpoint& source, torch::nn::Module& model,
                                          weights which = weights::trained);
+[[nodiscard]] expected<void> load_module(const serialization::checkpoint& source, torch::jit::Module& model,
+                                         weights which = weights::trained);
 
 /// A module as a predictor: loaded by `load_module`, and set to `eval()`. `forward` returns a tensor with one row of
 /// `outputs.size()` numbers per sample, on any device; it runs without gradients. Matrix products may round differently
@@ -232,6 +244,11 @@ enum class weights : std::uint8_t {
 /// cuts rows in the same way for any number of workers. Fails as `load_module` does.
 [[nodiscard]] expected<inference::predictor_ptr>
 load_predictor(const serialization::checkpoint& source, std::shared_ptr<torch::nn::Module> model,
+               std::vector<std::string> outputs, std::function<at::Tensor(const data::batch& rows)> forward,
+               weights which = weights::trained);
+/// `model` shares its tensors with the one that `forward` uses.
+[[nodiscard]] expected<inference::predictor_ptr>
+load_predictor(const serialization::checkpoint& source, const torch::jit::Module& model,
                std::vector<std::string> outputs, std::function<at::Tensor(const data::batch& rows)> forward,
                weights which = weights::trained);
 

@@ -32,7 +32,4 @@ struct optional_library {
 /// Fails with `errc::unsatisfiable`.
 [[nodiscard]] expected<void*> open_library(const optional_library& which, const std::filesystem::path& path);
 
-/// Identifies a library by its file's length and XXH3. Fails with `errc::unsatisfiable`.
-[[nodiscard]] expected<std::string> describe_library(const optional_library& which, const std::filesystem::path& path);
-
 } // namespace troupe::inference

@@ -13,7 +13,7 @@
 namespace predict {
 
 /// The program or library that wrote a checkpoint.
-enum class model_kind : std::uint8_t { charlm, xgboost, lightgbm, mnist, onnx };
+enum class model_kind : std::uint8_t { charlm, xgboost, lightgbm, mnist, onnx, keras };
 
 /// Recognises a checkpoint by the tensor that contains the model. Unknown checkpoints count as charlm's. Fails with
 /// `errc::invalid_argument` for a checkpoint of gpt.
@@ -31,6 +31,10 @@ enum class model_kind : std::uint8_t { charlm, xgboost, lightgbm, mnist, onnx };
 /// An ONNX model: its outputs for each row of a CSV table with a header, an NPY array or IDX images.
 /// `options.onnxruntime_library` is the path of ONNX Runtime's library, or empty.
 [[nodiscard]] troupe::inference::prediction_job make_onnx_job(const troupe::inference::prediction_request& request);
+
+/// keras: the model's outputs for each sample of an NPY array or of IDX images. `options.keras_model` is the exported
+/// model's directory.
+[[nodiscard]] troupe::inference::prediction_job make_keras_job(const troupe::inference::prediction_request& request);
 
 /// A tree model and the columns that it was trained on.
 struct trees_model {

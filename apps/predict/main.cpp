@@ -10,6 +10,7 @@
 #include <troupe/onnxruntime.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/files/digest.hpp>
+#include <troupe/tensorflow.hpp>
 #include <troupe/troupe.hpp>
 
 #include <fmt/format.h>
@@ -33,6 +34,8 @@ inference::prediction_job make_job(const inference::prediction_request& request)
   auto kind = value_or_throw(predict::kind_of(request.model));
   if (kind == predict::model_kind::onnx)
     return predict::make_onnx_job(request);
+  if (kind == predict::model_kind::keras)
+    return predict::make_keras_job(request);
   return kind == predict::model_kind::charlm ? predict::make_charlm_job(request)
                                              : predict::make_trees_job(request, kind);
 }
@@ -55,6 +58,13 @@ predict::model_kind check(const inference::batch_prediction_config& config) {
   if (kind == predict::model_kind::lightgbm && config.trainer.cluster.nodes.empty())
     if (auto found = lightgbm::find_library(library); !found)
       throw exception{found.error().code, fmt::format("{}; or use --lightgbm-library PATH", found.error().message)};
+  if ((kind == predict::model_kind::keras) == config.trainer.options.at("keras_model").get<std::string>().empty())
+    throw exception{errc::invalid_argument,
+                    kind == predict::model_kind::keras
+                        ? "the checkpoint is of a Keras model: name the exported model with --keras-model DIRECTORY"
+                        : "--keras-model: the checkpoint is not of a Keras model: omit the option"};
+  if (kind == predict::model_kind::keras && config.trainer.cluster.nodes.empty())
+    value_or_throw(tensorflow::find_library());
   const auto onnxruntime = config.trainer.options.at("onnxruntime_library").get<std::string>();
   if (kind == predict::model_kind::onnx && config.trainer.cluster.nodes.empty())
     if (auto found = onnxruntime::find_library(onnxruntime); !found)
@@ -112,6 +122,7 @@ int main(int argc, char** argv) {
   std::string file;
   std::string lightgbm_library;
   std::string onnxruntime_library;
+  std::string keras_model;
   std::string storage = "runs";
   auto replace = false;
   CLI::App cli{"Predicts for every row of a file with a checkpoint of charlm, trees or mnist, or with an ONNX model.",
@@ -136,6 +147,10 @@ int main(int argc, char** argv) {
       "--onnxruntime-library", onnxruntime_library,
       "For an ONNX model: the path of libonnxruntime.so on each host (default: $TROUPE_ONNXRUNTIME, else that "
       "of a Python package in the usual places)");
+  cli.add_option(
+      "--keras-model", keras_model,
+      "For a checkpoint of keras: the exported model's directory on each host; TensorFlow's library is that of "
+      "$TROUPE_TENSORFLOW, else of a Python package in the usual places");
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
   apps::add_nodes(cli, config.trainer.cluster);
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
@@ -148,12 +163,13 @@ int main(int argc, char** argv) {
   config.trainer.scaling.num_workers = workers;
   config.trainer.run.storage_path = storage;
   try {
-    for (auto* each : {&lightgbm_library, &onnxruntime_library})
+    for (auto* each : {&lightgbm_library, &onnxruntime_library, &keras_model})
       if (!each->empty())
         *each = std::filesystem::absolute(*each).string();
     config.trainer.options = {{"file", std::filesystem::absolute(file).string()},
                               {"lightgbm_library", lightgbm_library},
-                              {"onnxruntime_library", onnxruntime_library}};
+                              {"onnxruntime_library", onnxruntime_library},
+                              {"keras_model", keras_model}};
     // Beside the runs, whose hosts need it under the same path as any checkpoint.
     config.checkpoint =
         onnx.empty() ? std::filesystem::path{checkpoint}

@@ -18,6 +18,8 @@ expected<model_kind> kind_of(const serialization::checkpoint& source) {
   if (source.find("layers.4.weight"))
     return model_kind::mnist;
   auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);
+  if (values.is_object() && values.contains("tensorflow model"))
+    return model_kind::keras;
   if (values.is_object() && values.contains("gpt"))
     return fail(errc::invalid_argument,
                 fmt::format("{} is a checkpoint of gpt, which generates text: use gpt --sample-from {}",

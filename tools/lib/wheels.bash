@@ -2,7 +2,8 @@
 # or a network the tests run without them.
 # shellcheck shell=bash
 
-# fetch_wheels NAME WHAT FOR-WHAT REQUIREMENT...: fetches the requirements into the cache's directory NAME.
+# fetch_wheels NAME WHAT FOR-WHAT REQUIREMENT...: fetches the requirements into the cache's directory NAME, and what they require if
+# wheels_dependencies is set.
 fetch_wheels() {
   local name=$1 what=$2 for_what=$3 directory log
   shift 3
@@ -12,7 +13,7 @@ fetch_wheels() {
   say "Fetching $what into $directory"
   mkdir -p "$(troupe_cache)/logs"
   rm -rf "$directory"
-  if ! timeout "${wheels_timeout:-120}" python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target "$directory" \
+  if ! timeout "${wheels_timeout:-120}" python3 -m pip install --quiet --disable-pip-version-check "${wheels_dependencies:---no-deps}" --only-binary :all: --target "$directory" \
     "$@" >"$log" 2>&1; then
     say "Without $what: pip could not fetch it ($log). $for_what"
     return 1
@@ -39,6 +40,15 @@ offer_onnxruntime() {
   fetch_wheels onnxruntime "ONNX Runtime's library (28 MB)" "The tests that predict with it are left out." 'onnxruntime>=1.14,<2' || return 0
   TROUPE_ONNXRUNTIME=$(printf '%s\n' "$(troupe_cache)"/onnxruntime/onnxruntime/capi/libonnxruntime.so.* | head -n 1)
   export TROUPE_ONNXRUNTIME
+}
+
+# Sets TROUPE_TENSORFLOW to TensorFlow's library. Its Python exports the models, so that all that it needs comes with it.
+offer_tensorflow() {
+  [[ -z ${TROUPE_TENSORFLOW:-} ]] || return 0
+  wheels_dependencies=--upgrade wheels_timeout=900 fetch_wheels tensorflow "TensorFlow (1 GB)" "The tests that train with it are left out." \
+    'tensorflow-cpu>=2.16,<3' || return 0
+  TROUPE_TENSORFLOW=$(troupe_cache)/tensorflow/tensorflow/libtensorflow_cc.so.2
+  export TROUPE_TENSORFLOW
 }
 
 # Makes numpy and safetensors available to python3; tests exchange files with them.

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "gradient_layout.hpp"
 #include "torch_version.hpp"
 
 #include <troupe/train_context.hpp>
+#include <troupe/training/gradient_layout.hpp>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
@@ -22,7 +22,7 @@ namespace troupe::libtorch {
 class gradient_watch : public std::enable_shared_from_this<gradient_watch> {
  public:
   /// `layout` must outlive the watch.
-  explicit gradient_watch(const gradient_layout& layout) : layout_(layout) {}
+  explicit gradient_watch(const training::gradient_layout& layout) : layout_(layout) {}
 
   /// Watches a parameter, whose gradient is this part of the layout. The watch must be owned by a shared_ptr.
   void add(const at::Tensor& parameter, std::string name, std::size_t part);
@@ -45,7 +45,7 @@ class gradient_watch : public std::enable_shared_from_this<gradient_watch> {
 
   void note(std::size_t index);
 
-  const gradient_layout& layout_;
+  const training::gradient_layout& layout_;
   std::vector<watched> list_;
   shard* shard_ = nullptr;
   std::thread::id thread_;

@@ -1,4 +1,3 @@
-#include "gradient_layout.hpp"
 #include "gradient_watch.hpp"
 #include "module_tensors.hpp"
 #include "optimizer_options.hpp"
@@ -349,7 +348,7 @@ class replica::impl {
   torch::optim::Optimizer& optimizer_;
   optimizer_options optimizer_options_;
   replica_options options_;
-  gradient_layout layout_;
+  training::gradient_layout layout_;
   std::vector<tracked_tensor> tracked_;
   std::vector<parameter> parameters_;
   std::vector<reduced_buffer> buffers_;

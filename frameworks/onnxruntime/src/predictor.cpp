@@ -2,6 +2,7 @@
 #include "stored_model.hpp"
 #include "values.hpp"
 
+#include <troupe/data/conversion.hpp>
 #include <troupe/onnxruntime.hpp>
 
 #include <algorithm>
@@ -143,7 +144,7 @@ class model_predictor final : public inference::predictor {
       for (auto each : columns) {
         const auto& spec = rows.columns()[each];
         TROUPE_TRY(
-            convert(rows.bytes(each).subspan(row * spec.size_bytes(), spec.size_bytes()), spec.type, type, next));
+            data::convert(rows.bytes(each).subspan(row * spec.size_bytes(), spec.size_bytes()), spec.type, type, next));
         next += spec.elements() * size_of(type);
       }
     return {};
@@ -202,7 +203,7 @@ class model_predictor final : public inference::predictor {
                               model_.outputs()[wanted_[index]].name, shape_text(shape), count, width));
     const auto bytes = std::span{static_cast<const std::byte*>(model_.data_of(value)), count * width * size_of(type)};
     numbers_.resize(count * width);
-    TROUPE_TRY(convert(bytes, type, dtype::f32, reinterpret_cast<std::byte*>(numbers_.data())));
+    TROUPE_TRY(data::convert(bytes, type, dtype::f32, reinterpret_cast<std::byte*>(numbers_.data())));
     for (std::uint64_t row = 0; row < count; ++row)
       std::ranges::copy(std::span{numbers_}.subspan(row * width, width),
                         out.begin() + static_cast<std::ptrdiff_t>(row * outputs_.size() + first));

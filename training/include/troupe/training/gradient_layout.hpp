@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace troupe::libtorch {
+namespace troupe::training {
 
 /// The positions of a gradient's parts in a flat f32 array: one after the other, each aligned to 64 bytes, so that
 /// kernels see the same offsets wherever the array is.
@@ -33,4 +33,4 @@ class gradient_layout {
   std::uint64_t elements_ = 0;
 };
 
-} // namespace troupe::libtorch
+} // namespace troupe::training

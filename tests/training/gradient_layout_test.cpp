@@ -1,8 +1,8 @@
-#include "gradient_layout.hpp"
+#include <troupe/training/gradient_layout.hpp>
 
 #include <doctest/doctest.h>
 
-using namespace troupe::libtorch;
+using namespace troupe::training;
 
 TEST_CASE("the parts of a gradient follow each other, each on a 64-byte boundary") {
   gradient_layout layout;

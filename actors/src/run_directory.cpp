@@ -161,21 +161,32 @@ expected<void> keep_lines_until(const fs::path& path, const std::string& more, s
                                 const std::function<void(const nlohmann::json&)>& on_row) {
   if (!fs::exists(path) && more.empty())
     return {};
-  auto kept = std::string{};
-  const auto keep_from = [&](std::istream& in) {
-    for (std::string line; std::getline(in, line);)
-      if (const auto row = row_until(line, step)) {
-        kept += line + "\n";
+  // A long run's ledger may be larger than memory.
+  constexpr std::size_t piece_bytes = 1 << 20;
+  return serialization::write_file_durably(path, [&](const serialization::text_sink& sink) -> expected<void> {
+    if (step.value == 0)
+      return sink({});
+    std::string piece;
+    const auto keep_from = [&](std::istream& in) -> expected<void> {
+      for (std::string line; std::getline(in, line);) {
+        const auto row = row_until(line, step);
+        if (!row)
+          continue;
         on_row(*row);
+        piece += line + '\n';
+        if (piece.size() < piece_bytes)
+          continue;
+        TROUPE_TRY(sink(piece));
+        piece.clear();
       }
-  };
-  if (step.value > 0) {
+      return {};
+    };
     auto in = std::ifstream{path};
-    keep_from(in);
+    TROUPE_TRY(keep_from(in));
     auto waiting = std::istringstream{more};
-    keep_from(waiting);
-  }
-  return serialization::write_file_durably(path, kept);
+    TROUPE_TRY(keep_from(waiting));
+    return sink(piece);
+  });
 }
 
 /// As JSON. Without a library for it: each rank has a row in each step.

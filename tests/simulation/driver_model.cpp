@@ -159,6 +159,7 @@ driver_model::driver_model(const driver_model& before, const run_coordinator::se
       known_(before.journal_->next_worker),
       given_up_(known_, true),
       sent_away_(before.sent_away_),
+      let_go_(before.let_go_),
       was_member_(known_, false),
       journal_(before.journal_),
       has_formed_(false) {
@@ -170,6 +171,7 @@ driver_model::driver_model(const driver_model& before, const run_coordinator::se
   if (const auto began_at = journal_->state.began_at; began_at > step_id{})
     restored_ = undisturbed_chain()[began_at.value];
   sent_away_.resize(known_, false);
+  let_go_.resize(known_, false);
   // It may end before it has written anything but its claim.
   journal_->next_worker += spare_worker_ids;
 }
@@ -272,6 +274,7 @@ void driver_model::start(const std::vector<worker_place>& places) {
     known_ = std::max(known_, place.worker.value + 1);
     given_up_.resize(known_, false);
     sent_away_.resize(known_, false);
+    let_go_.resize(known_, false);
     was_member_.resize(known_, false);
     where_[place.worker] = place.node;
     world_.send_to_node(place.node, start_process{place});
@@ -734,7 +737,8 @@ void driver_model::reached(reminder what) {
 void driver_model::act_on_speaker(bool is_stale, const run_actions& actions) {
   if (is_stale)
     for (const auto& each : actions)
-      if (!std::holds_alternative<refuse_report>(each.what))
+      // One that was let go says when its training function has ended, and may go.
+      if (!std::holds_alternative<refuse_report>(each.what) && !std::holds_alternative<release_one>(each.what))
         world_.violate("something came of what a stale member has said: " + each.why);
   act(actions);
 }
@@ -929,6 +933,7 @@ void driver_model::carry_out(const run_actions& actions) {
                    [&](const refuse_report& x) {
                      if (x.reason.code == errc::stale_generation)
                        world_.count(branch::stale_report_refused);
+                     let_go_[x.worker.value] = let_go_[x.worker.value] || x.reason.message == "others have the state";
                      answer_report(x.worker, fail(x.reason.code, x.reason.message));
                    },
                    [&](const send_command& x) { send(x); },

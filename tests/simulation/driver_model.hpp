@@ -184,6 +184,8 @@ class driver_model {
   /// Of any attempt: whether its end was told, or it was sent away.
   [[nodiscard]] bool is_told_lost(worker_id worker) const { return given_up_[worker.value]; }
   /// Whether it was released although it has not finished.
+  /// It has failed, and does not save its state, because others have it.
+  [[nodiscard]] bool is_let_go(worker_id worker) const { return let_go_[worker.value]; }
   [[nodiscard]] bool is_sent_away(worker_id worker) const { return sent_away_[worker.value]; }
   /// Whether it is a member, or was one when it was lost or released.
   [[nodiscard]] bool was_member(worker_id worker) const { return was_member_[worker.value]; }
@@ -268,6 +270,7 @@ class driver_model {
   std::map<worker_id, std::uint32_t> where_;
   std::vector<bool> given_up_;
   std::vector<bool> sent_away_;
+  std::vector<bool> let_go_;
   std::vector<bool> was_member_;
   std::vector<control_command> commands_;
   struct waiting_plan {

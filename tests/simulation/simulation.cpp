@@ -1216,6 +1216,9 @@ void simulation::restarts() {
     if (!who.has_state() || who.has_failed() || who.attempt() + 1 != driver_->coordinator().attempt() ||
         driver_->is_told_lost(who.id()))
       continue;
+    // Those that had the state, too, have died since: it is gone with them, as the exception's own process.
+    if (driver_->is_let_go(who.id()))
+      continue;
     if (!driver_->is_sent_away(who.id()))
       violate("the run goes back to a checkpoint, and " + name_of(who) + " lives and has the state");
     // Who was to go because fewer are wanted stays when the others go.
@@ -1319,8 +1322,9 @@ void simulation::check_saved() {
                         program_.throws->where == program::exception::place::behind_barrier;
     return throws || program_.evaluates_in(step);
   };
+  // One that threw while others had the state was let go, and those may have died since.
   for (const auto& [worker, step] : driver_->waiting_at_the_end())
-    if (is_reached(*processes_[worker.value]) &&
+    if (is_reached(*processes_[worker.value]) && !driver_->is_let_go(worker) &&
         (saved ? saved->step.value : 0) + (cannot_apply(step) ? 1 : 0) < step.value)
       return violate("the run fails, and the state of step " + text(step.value) + " is lost, which worker " +
                      text(worker.value) + " has");

@@ -201,19 +201,23 @@ run_actions run_coordinator::lose_nodes(const std::map<std::uint32_t, std::strin
                           why});
   run_actions actions;
   const auto attempt = attempt_.number();
+  // However many workers they had, it is one failure: others may form a group, and be in the next generation, at once.
+  auto is_counted = false;
   for (auto& [before, what, why] : losses) {
     auto* who = attempt_.workers().find(what.worker);
     if (is<releasing>())
       continue;
-    // The first loss already ended or restarted the attempt; only record the rest.
-    if (over() || attempt_.number() != attempt || who == nullptr)
+    // The first loss already ended, restarted or regrouped the attempt; only record the rest.
+    if (over() || attempt_.number() != attempt || who == nullptr || (is_counted && goes_on() && !is_joining(before)))
       failures_.add(std::move(what));
     else if (starting())
       append(actions, within_budget() ? restart(std::move(what), why) : fail_run(std::move(what), why));
     else if (is_joining(before) && goes_on())
       append(actions, lose_joiner(*who, before, std::move(what), ended_by::outside));
-    else
+    else {
+      is_counted = is_counted || !is_done(before);
       append(actions, lose(before, std::move(what), why));
+    }
   }
   actions = with_replacement(std::move(actions));
   if (is<releasing>() && attempt_.workers().all_members_have_ended())

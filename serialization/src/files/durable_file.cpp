@@ -4,6 +4,7 @@
 
 #include "files/hidden_sibling.hpp"
 
+#include <cstdint>
 #include <tuple>
 #include <utility>
 
@@ -13,10 +14,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-expected<void> write_new(const fs::path& path, std::string_view text, file_system& files) {
+expected<void> write_new(const fs::path& path, const std::function<expected<void>(const text_sink&)>& source,
+                         file_system& files) {
   TROUPE_TRY(auto target, files.create(path));
-  TROUPE_TRY(target->reserve(text.size()));
-  TROUPE_TRY(target->write_at(0, bytes_of(text)));
+  std::uint64_t written = 0;
+  TROUPE_TRY(source([&](std::string_view piece) -> expected<void> {
+    TROUPE_TRY(target->reserve(written + piece.size()));
+    TROUPE_TRY(target->write_at(written, bytes_of(piece)));
+    written += piece.size();
+    return {};
+  }));
   return target->sync();
 }
 
@@ -27,8 +34,14 @@ bool is_directory(const expected<std::optional<entry_kind>>& found) {
 } // namespace
 
 expected<void> write_file_durably(const fs::path& path, std::string_view text, file_system& files) {
+  return write_file_durably(
+      path, [text](const text_sink& sink) { return sink(text); }, files);
+}
+
+expected<void> write_file_durably(const fs::path& path, const std::function<expected<void>(const text_sink&)>& source,
+                                  file_system& files) {
   auto temporary = hidden_sibling(path, ".tmp");
-  auto result = write_new(temporary, text, files);
+  auto result = write_new(temporary, source, files);
   if (result)
     result = files.rename(temporary, path, if_taken::replace);
   if (result)

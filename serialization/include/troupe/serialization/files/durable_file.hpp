@@ -4,6 +4,7 @@
 #include <troupe/serialization/files/file_system.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <string_view>
 
 namespace troupe::serialization {
@@ -13,6 +14,13 @@ namespace troupe::serialization {
 /// directory, fsync, rename, fsync of the directory). A crash may leave the temporary file ".<name>.<digits>.tmp". The
 /// directory must exist. Fails with `errc::io_error` or `errc::not_found`.
 [[nodiscard]] expected<void> write_file_durably(const std::filesystem::path& path, std::string_view text,
+                                                file_system& files = local_files());
+
+/// The same for content that `source` passes to the sink in pieces. Fails as `source` does, too, and then leaves the
+/// old file.
+using text_sink = std::function<expected<void>(std::string_view piece)>;
+[[nodiscard]] expected<void> write_file_durably(const std::filesystem::path& path,
+                                                const std::function<expected<void>(const text_sink&)>& source,
                                                 file_system& files = local_files());
 
 /// Creates `path` and its missing parents, and returns once the entries are on the device. Idempotent, also when

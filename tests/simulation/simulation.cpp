@@ -908,6 +908,13 @@ void simulation::start_driver() {
   driver_.emplace(before, settings_, living);
   for (auto& each : nodes_)
     clear(each.from_driver);
+  // What was on its way to the dead driver is lost, also from where nobody has heard of this one yet.
+  for (auto id : living_)
+    if (auto& each = *processes_[id]; !living.contains(each.model.node())) {
+      clear(each.to_driver);
+      clear(each.to_store);
+      clear(each.to_collectives);
+    }
   for (const auto& [index, beats] : living) {
     nodes_[index].driver = drivers_;
     introduce(index);

@@ -272,11 +272,15 @@ inline std::vector<std::uint16_t> listening_ports(pid_t pid) {
   return result;
 }
 
-inline std::size_t descriptors_of(pid_t pid) {
+/// Its connections. A run opens its files when it first writes to them, which has nothing to do with its peers.
+inline std::size_t connections_of(pid_t pid) {
   auto code = std::error_code{};
-  const auto all =
-      std::filesystem::directory_iterator{std::filesystem::path{"/proc"} / std::to_string(pid) / "fd", code};
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+  std::size_t result = 0;
+  for (const auto& each :
+       std::filesystem::directory_iterator{std::filesystem::path{"/proc"} / std::to_string(pid) / "fd", code})
+    if (std::filesystem::read_symlink(each.path(), code).string().starts_with("socket:"))
+      ++result;
+  return result;
 }
 
 /// Memory of its own that it has touched, wherever the system keeps it.

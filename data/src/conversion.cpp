@@ -51,7 +51,8 @@ void convert_all(std::span<const std::byte> from, std::byte* target) {
     for (std::size_t i = 0; i < from.size() / sizeof(From); ++i) {
       From number;
       std::memcpy(&number, from.data() + i * sizeof(From), sizeof(From));
-      const auto converted = static_cast<To>(number);
+      // A signed char is a number here.
+      const auto converted = static_cast<To>(number); // NOLINT(bugprone-signed-char-misuse)
       std::memcpy(target + i * sizeof(To), &converted, sizeof(To));
     }
   }

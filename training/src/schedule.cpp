@@ -43,7 +43,10 @@ schedule constant() {
 schedule step_decay(std::uint64_t steps, double factor) {
   require_steps("step_decay", steps);
   require_factor("step_decay", factor);
-  return schedule{[=](std::uint64_t step) { return std::pow(factor, static_cast<double>((step - 1) / steps)); }};
+  return schedule{[=](std::uint64_t step) {
+    const auto passed = (step - 1) / steps;
+    return std::pow(factor, static_cast<double>(passed));
+  }};
 }
 
 schedule multi_step_decay(std::vector<std::uint64_t> after, double factor) {

@@ -21,7 +21,7 @@ struct TF_Operation;
 struct TF_Tensor;
 struct TF_Buffer;
 
-struct TF_Output {
+struct graph_tensor {
   TF_Operation* operation;
   int index;
 };
@@ -44,8 +44,8 @@ struct library_functions {
                                               const char* directory, const char* const* tags, int tag_count, TF_Graph*,
                                               TF_Buffer* meta_graph, TF_Status*);
   void (*TF_DeleteSession)(TF_Session*, TF_Status*);
-  void (*TF_SessionRun)(TF_Session*, const TF_Buffer* run_options, const TF_Output* inputs,
-                        TF_Tensor* const* input_values, int input_count, const TF_Output* outputs,
+  void (*TF_SessionRun)(TF_Session*, const TF_Buffer* run_options, const graph_tensor* inputs,
+                        TF_Tensor* const* input_values, int input_count, const graph_tensor* outputs,
                         TF_Tensor** output_values, int output_count, const TF_Operation* const* targets,
                         int target_count, TF_Buffer* run_metadata, TF_Status*);
   TF_Tensor* (*TF_NewTensor)(int type, const std::int64_t* shape, int dimensions, void* data, std::size_t size_bytes,

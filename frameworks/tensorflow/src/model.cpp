@@ -59,7 +59,7 @@ void model::check(const char* what) const {
 }
 
 /// "PartitionedCall:2" is the third output of the operation PartitionedCall.
-TF_Output model::find(const std::string& tensor) const {
+graph_tensor model::find(const std::string& tensor) const {
   const auto colon = tensor.rfind(':');
   int index = 0;
   if (colon != std::string::npos)

@@ -59,11 +59,11 @@ class model {
   };
 
   struct loaded_function {
-    std::vector<TF_Output> inputs;
-    std::vector<TF_Output> outputs;
+    std::vector<graph_tensor> inputs;
+    std::vector<graph_tensor> outputs;
   };
 
-  [[nodiscard]] TF_Output find(const std::string& tensor) const;
+  [[nodiscard]] graph_tensor find(const std::string& tensor) const;
   void check(const char* what) const;
 
   library_ptr library_;

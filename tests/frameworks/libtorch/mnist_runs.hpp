@@ -44,7 +44,7 @@ struct mnist_runs : program_runs {
   [[nodiscard]] child_process start(const std::string& name, std::vector<std::string> more,
                                     const std::string& program = TROUPE_MNIST) {
     std::vector<std::string> argv{program, "--storage", file("runs"), "--name", name};
-    for (auto which : {std::string{"images"}, std::string{"labels"}})
+    for (const auto& which : {std::string{"images"}, std::string{"labels"}})
       if (std::ranges::find(more, "--" + which) == more.end())
         argv.insert(argv.end(), {"--" + which, file(which)});
     argv.insert(argv.end(), more.begin(), more.end());

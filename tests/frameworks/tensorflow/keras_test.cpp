@@ -98,10 +98,10 @@ TEST_CASE(
   CHECK(killed.result["state_sha256"] == state);
   CHECK(killed.result["failures"].size() == 1);
 
-  auto predicted = here.output_of("predict", {TROUPE_PREDICT, "--checkpoint", here.file("runs/one"), "--keras-model",
-                                              here.file("model"), "--file", here.file("images"), "--output",
-                                              here.file("predicted.csv"), "--storage", here.file("runs"), "--workers",
-                                              "3", "--block", "96"});
+  (void)here.output_of("predict",
+                       {TROUPE_PREDICT, "--checkpoint", here.file("runs/one"), "--keras-model", here.file("model"),
+                        "--file", here.file("images"), "--output", here.file("predicted.csv"), "--storage",
+                        here.file("runs"), "--workers", "3", "--block", "96"});
   auto table = read_file(here.scratch.path() / "predicted.csv");
   REQUIRE(table.starts_with("output_0,output_1,"));
   const auto ours = numbers_of(table.substr(table.find('\n')));

@@ -116,6 +116,7 @@ class replica::impl {
     seed_generators({ctx_.seed(), current.id(), no_shard, own_stream});
     if (is_finite)
       update_parameters(current, mean, before_update);
+    drop_gradients();
     update_buffers(mean);
     store();
     applied_ = current.number();
@@ -152,7 +153,6 @@ class replica::impl {
     take_step(optimizer_, steps_.front() == 0);
     ++steps_.front();
     optimizer_options_.on_step(static_cast<std::uint64_t>(steps_.front()));
-    drop_gradients();
   }
 
   /// By how much to multiply what was reduced.

@@ -52,7 +52,7 @@ image_sets load_sets(const train_context& ctx) {
 std::vector<double> evaluate(train_context& ctx, tensorflow::replica& replica, const data::data_set& held_out) {
   return data::evaluate(ctx, held_out, 2, [&](const data::batch& samples, auto sums) {
     const auto found = replica.evaluate(samples);
-    const auto labels = samples.bytes(samples.index_of("label"));
+    const auto labels = samples.values<std::uint8_t>("label");
     const auto scores = std::span{found.outputs};
     sums[0] += found.loss;
     for (std::size_t i = 0; i < samples.size(); ++i) {

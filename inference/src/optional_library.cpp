@@ -77,4 +77,18 @@ expected<void*> open_library(const optional_library& which, const fs::path& path
   return fail(errc::unsatisfiable, fmt::format("{}'s library cannot be opened: {}", which.name, ::dlerror()));
 }
 
+void* library_symbols::find(const char* name) {
+  auto* result = ::dlsym(handle_, name);
+  if (result == nullptr)
+    missing_ = name;
+  return result;
+}
+
+expected<void> library_symbols::check(const fs::path& path, const std::string& wanted) const {
+  if (missing_ != nullptr)
+    return fail(errc::unsatisfiable,
+                fmt::format("{} has no function {}: {} is required", path.string(), missing_, wanted));
+  return {};
+}
+
 } // namespace troupe::inference

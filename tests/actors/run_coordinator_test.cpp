@@ -468,6 +468,21 @@ TEST_CASE("a lost host is one failure, however many workers it had") {
   CHECK(run.goes_on());
 }
 
+TEST_CASE("a lost host is one failure, also when all others have reported and form a group at once") {
+  auto settings = settings_for(8, 4);
+  settings.failure.max_failures = 1;
+  settings.failure.replace_lost = false;
+  auto run = run_coordinator{settings};
+  join_all(run, 8);
+  for (std::uint32_t i = 0; i < 8; ++i)
+    std::ignore = run.on_plan(plan_of(i));
+  for (std::uint32_t i = 0; i < 4; ++i)
+    std::ignore = run.on_report(report_of(i), start);
+  std::ignore = run.on_node_lost(1, "m");
+  CHECK(run.goes_on());
+  CHECK(run.failures().size() == 4);
+}
+
 TEST_CASE("a silent node is given up if others have the state, and one failure for each of its workers is reported") {
   auto run = survivor(4);
   CHECK(kinds(run.on_nodes_silent({{1, "node m is silent"}}, start + 1s)) == list{"give up", "abort group", "start"});

@@ -253,6 +253,27 @@ TEST_CASE("rewinding that fails can be tried again, and loses nothing") {
     CHECK(there[i] == i + 1);
 }
 
+TEST_CASE("rewinding files of several megabytes keeps each line up to the step, in order") {
+  constexpr std::uint64_t all = 20'000;
+  constexpr std::uint64_t kept = 15'000;
+  auto scratch = scratch_directory{};
+  auto directory = run_directory::open(config_in(scratch.path()));
+  REQUIRE(directory);
+  REQUIRE(directory->rewind({0}));
+  for (std::uint64_t step = 1; step <= all; ++step)
+    REQUIRE(directory->append(batch_of(0, {step}), 1));
+  for (const auto* file : {"metrics.jsonl", "ledger.jsonl"})
+    REQUIRE(fs::file_size(directory->root() / file) > 3 << 19);
+  REQUIRE(directory->rewind({kept}));
+  for (const auto* file : {"metrics.jsonl", "ledger.jsonl"}) {
+    CAPTURE(file);
+    const auto there = steps_in(directory->root() / file);
+    REQUIRE(there.size() == kept);
+    for (std::uint64_t i = 0; i < kept; ++i)
+      REQUIRE(there[i] == i + 1);
+  }
+}
+
 TEST_CASE("metrics, ledger and times are one line for each row") {
   auto scratch = scratch_directory{};
   auto directory = run_directory::open(config_in(scratch.path()));

@@ -3,7 +3,6 @@
 #include <troupe/inference/optional_library.hpp>
 #include <troupe/lightgbm.hpp>
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <string>
 
@@ -26,13 +25,8 @@ expected<library_ptr> library::open(const fs::path& path) {
   TROUPE_TRY(auto* handle, inference::open_library(lightgbm_library, path));
   auto result = std::make_shared<library>();
   auto& all = result->functions_;
-  const char* missing = nullptr;
-  auto load = [&]<class Function>(Function& target, const char* name) {
-    target = reinterpret_cast<Function>(::dlsym(handle, name));
-    if (target == nullptr)
-      missing = name;
-  };
-#define TROUPE_LOAD(name) load(all.name, #name)
+  auto symbols = inference::library_symbols{handle};
+#define TROUPE_LOAD(name) symbols.load(all.name, #name)
   TROUPE_LOAD(LGBM_GetLastError);
   TROUPE_LOAD(LGBM_DatasetCreateFromMat);
   TROUPE_LOAD(LGBM_DatasetSetField);
@@ -53,9 +47,7 @@ expected<library_ptr> library::open(const fs::path& path) {
   TROUPE_LOAD(LGBM_NetworkInitWithFunctions);
   TROUPE_LOAD(LGBM_NetworkFree);
 #undef TROUPE_LOAD
-  if (missing != nullptr)
-    return fail(errc::unsatisfiable,
-                fmt::format("{} has no function {}: LightGBM 4 is required", path.string(), missing));
+  TROUPE_TRY(symbols.check(path, "LightGBM 4"));
   return result;
 }
 

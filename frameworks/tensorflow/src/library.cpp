@@ -3,9 +3,6 @@
 #include <troupe/inference/optional_library.hpp>
 #include <troupe/tensorflow.hpp>
 
-#include <dlfcn.h>
-#include <fmt/format.h>
-
 namespace troupe::tensorflow {
 
 namespace fs = std::filesystem;
@@ -25,13 +22,8 @@ expected<library_ptr> library::open(const fs::path& path) {
   TROUPE_TRY(auto* handle, inference::open_library(tensorflow_library, path));
   auto result = std::make_shared<library>();
   auto& all = result->functions_;
-  const char* missing = nullptr;
-  auto load = [&]<class Function>(Function& target, const char* name) {
-    target = reinterpret_cast<Function>(::dlsym(handle, name));
-    if (target == nullptr)
-      missing = name;
-  };
-#define TROUPE_LOAD(name) load(all.name, #name)
+  auto symbols = inference::library_symbols{handle};
+#define TROUPE_LOAD(name) symbols.load(all.name, #name)
   TROUPE_LOAD(TF_Version);
   TROUPE_LOAD(TF_NewStatus);
   TROUPE_LOAD(TF_DeleteStatus);
@@ -54,9 +46,7 @@ expected<library_ptr> library::open(const fs::path& path) {
   TROUPE_LOAD(TF_TensorByteSize);
   TROUPE_LOAD(TF_TensorData);
 #undef TROUPE_LOAD
-  if (missing != nullptr)
-    return fail(errc::unsatisfiable,
-                fmt::format("{} has no function {}: TensorFlow 2.16 or later is required", path.string(), missing));
+  TROUPE_TRY(symbols.check(path, "TensorFlow 2.16 or later"));
   return result;
 }
 

@@ -32,4 +32,26 @@ struct optional_library {
 /// Fails with `errc::unsatisfiable`.
 [[nodiscard]] expected<void*> open_library(const optional_library& which, const std::filesystem::path& path);
 
+/// The functions of an opened library.
+class library_symbols {
+ public:
+  /// `handle` is `open_library`'s.
+  explicit library_symbols(void* handle) noexcept : handle_(handle) {}
+
+  /// Sets `target` to the function of this name; to null if the library lacks it.
+  template <class Function>
+  void load(Function*& target, const char* name) {
+    target = reinterpret_cast<Function*>(find(name));
+  }
+
+  /// Fails with `errc::unsatisfiable`, naming it, if a function was missing. `wanted`: the version that has them all.
+  [[nodiscard]] expected<void> check(const std::filesystem::path& path, const std::string& wanted) const;
+
+ private:
+  void* find(const char* name);
+
+  void* handle_;
+  const char* missing_ = nullptr;
+};
+
 } // namespace troupe::inference

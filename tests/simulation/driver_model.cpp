@@ -793,6 +793,8 @@ void driver_model::send(const send_command& what) {
   if (what.command.sequence != commands_.size() + 1)
     world_.violate("commands are not numbered in order");
   commands_.push_back(what.command);
+  if (std::holds_alternative<stop_command>(what.command.what))
+    world_.tells_to_stop();
   for (auto worker : workers_)
     tell(worker, what.command);
 }

@@ -1291,6 +1291,10 @@ std::optional<std::vector<silent_worker>> simulation::silent_workers_of(std::uin
   return result;
 }
 
+void simulation::tells_to_stop() {
+  stop_asked_after_ = furthest_;
+}
+
 void simulation::concludes(const conclude& x, const std::string&) {
   if (conclusion_)
     return violate("the run ends twice");
@@ -1323,15 +1327,15 @@ void simulation::check_saved() {
   };
   if (stop_asked_)
     return;
-  // Nobody can apply a step whose body throws, or evaluates without a group.
+  // Nobody can apply a step whose body throws.
   const auto cannot_apply = [this](step_id step) {
-    const auto throws = program_.throws && program_.throws->step == step &&
-                        program_.throws->where == program::exception::place::behind_barrier;
-    return throws || program_.evaluates_in(step);
+    return program_.throws && program_.throws->step == step &&
+           program_.throws->where == program::exception::place::behind_barrier;
   };
   // One that threw while others had the state was let go, and those may have died since.
   for (const auto& [worker, step] : driver_->waiting_at_the_end())
-    if (is_reached(*processes_[worker.value]) && !driver_->is_let_go(worker) &&
+    // One whose body evaluates has no state to save: it is in the middle of a body that cannot go on without a group.
+    if (is_reached(*processes_[worker.value]) && !driver_->is_let_go(worker) && !program_.evaluates_in(step) &&
         (saved ? saved->step.value : 0) + (cannot_apply(step) ? 1 : 0) < step.value)
       return violate("the run fails, and the state of step " + text(step.value) + " is lost, which worker " +
                      text(worker.value) + " has");

@@ -118,6 +118,7 @@ class simulation final : public worker_environment, public driver_environment {
   void gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
   void gives_up(worker_id worker, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
   std::optional<std::vector<silent_worker>> silent_workers_of(std::uint32_t node) override;
+  void tells_to_stop() override;
   void concludes(const actors::conclude& end, const std::string& why) override;
   std::optional<regroup_report> guess_report_of(worker_id worker) override;
 
@@ -334,6 +335,7 @@ class simulation final : public worker_environment, public driver_environment {
   std::uint64_t furthest_ = 0;
   std::uint32_t faults_ = 0;
   bool stop_asked_ = false;
+  /// The furthest step when the stop was asked for, or, later, when the workers were told.
   std::optional<std::uint64_t> stop_asked_after_;
   bool has_thrown_ = false;
   bool throws_again_ = false;

@@ -527,6 +527,30 @@ TEST_CASE("nodes that fall silent together are waited for together, and the firs
   CHECK(run.goes_on());
 }
 
+TEST_CASE("if the data network is cut, the side that answers is kept, not the one with the lowest rank") {
+  auto run = survivor(4);
+  const auto report_without = [](std::uint32_t worker, std::vector<rank_id> unreachable) {
+    auto result = report_of(worker);
+    result.unreachable = std::move(unreachable);
+    return result;
+  };
+  const auto far = std::vector<rank_id>{{2}, {3}};
+  const auto near = std::vector<rank_id>{{0}, {1}};
+  std::ignore = run.on_report(report_without(0, far), start);
+  std::ignore = run.on_report(report_without(1, far), start);
+  std::ignore = run.on_nodes_silent({{0, "node n is silent"}, {1, "node m is silent"}}, start);
+  std::ignore = run.on_node_answers(1, start + 1s);
+  std::ignore = run.on_report(report_without(2, near), start + 1s);
+  const auto actions = run.on_report(report_without(3, near), start + 1s);
+  const auto next = std::ranges::find_if(
+      actions, [](const run_action& x) { return std::holds_alternative<form_generation>(x.what); });
+  REQUIRE(next != actions.end());
+  CHECK(std::get<form_generation>(next->what).record.workers == 2);
+  for (const auto& each : actions)
+    if (const auto* fenced = std::get_if<fence_worker>(&each.what))
+      CHECK(fenced->worker.value < 2);
+}
+
 TEST_CASE("a silent worker is killed if others have the state, and its end is the failure") {
   auto run = survivor(4);
   auto actions = run.on_workers_silent(1, {{{3}, "its process is stopped"}}, start + 1s);

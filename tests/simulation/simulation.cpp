@@ -1248,9 +1248,10 @@ void simulation::gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono
 }
 
 void simulation::gives_up(worker_id worker, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) {
-  // What it has is of no use if the run fails, or if it has failed itself.
+  // What it has is of no use if the run fails, or if it has failed itself, whether or not it has heard the answer.
   const auto* who = find(worker);
-  if (!driver_->coordinator().goes_on() || who == nullptr || who->model.stands() == standing::finished)
+  if (!driver_->coordinator().goes_on() || who == nullptr || who->model.stands() == standing::finished ||
+      driver_->is_let_go(worker))
     return;
   check_given_up([worker](const worker_model& who) { return who.id() == worker; }, attempt, silent_for,
                  "worker " + text(worker.value));

@@ -338,7 +338,8 @@ run_actions run_attempt::leave_out_cut_off() {
     const auto* active = who == nullptr ? nullptr : who->as<standing::active>();
     if (active == nullptr || !active->report || active->report->generation != generation_)
       continue;
-    reach.has_state = active->report->progress() != nullptr;
+    // Nobody knows whether those on a silent node still live.
+    reach.has_state = active->report->progress() != nullptr && !silent_nodes_.contains(member.place.node);
     reach.unreachable = active->report->unreachable;
   }
   run_actions actions;

@@ -128,6 +128,7 @@ run_actions run_coordinator::on_nodes_silent(const std::map<std::uint32_t, std::
     return {};
   for (const auto& [node, why] : nodes)
     silent_.add_node(node, why, now);
+  attempt_.set_silent_nodes(silent_.nodes());
   auto actions = give_up_silent(now);
   for (const auto& [node, why] : nodes)
     if (silent_.contains(node) && starting())
@@ -139,6 +140,7 @@ run_actions run_coordinator::on_nodes_silent(const std::map<std::uint32_t, std::
 
 run_actions run_coordinator::on_node_answers(std::uint32_t node, time now) {
   const auto since = silent_.on_node_answers(node, now);
+  attempt_.set_silent_nodes(silent_.nodes());
   if (!since || over())
     return {};
   attempt_.workers().restart_deadlines(node, now);
@@ -170,6 +172,7 @@ run_actions run_coordinator::give_up_silent(time now) {
   // In a failing run, silent peers may be the cause; a worker may have noticed first.
   const auto due = goes_on() ? silent_.take_due(attempt_.workers(), attempt_.began_at(), somebody_has_finished(), now)
                              : (is<failing>() ? silent_.take_all() : silent_.take_workers());
+  attempt_.set_silent_nodes(silent_.nodes());
   for (const auto& [worker, why] : due.workers)
     actions.push_back({fence_worker{worker, why}, why});
   for (const auto& [node, why] : due.nodes)
@@ -180,6 +183,7 @@ run_actions run_coordinator::give_up_silent(time now) {
 
 run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string& why) {
   silent_.forget_node(node);
+  attempt_.set_silent_nodes(silent_.nodes());
   return lose_nodes({{node, why}});
 }
 
@@ -283,6 +287,7 @@ run_actions run_coordinator::restart(std::optional<failure_record> what, std::st
   if (what)
     failures_.add(std::move(*what));
   attempt_ = attempt_.next();
+  attempt_.set_silent_nodes(silent_.nodes());
   return {{restart_run{}, std::move(why)}};
 }
 

@@ -97,6 +97,13 @@ silent_peers::given_up silent_peers::take_all() {
   return result;
 }
 
+std::set<std::uint32_t> silent_peers::nodes() const {
+  std::set<std::uint32_t> result;
+  for (const auto& [node, x] : nodes_)
+    result.insert(node);
+  return result;
+}
+
 std::string silent_peers::describe_wait(const std::string& why) const {
   return fmt::format("{}. No other worker has the run's state, so the run waits for it, and starts again from the "
                      "latest checkpoint if it does not answer within {} s (failure.unreachable_after)",

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -117,6 +118,8 @@ class run_attempt {
   [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
   [[nodiscard]] run_actions on_drain_timeout();
   /// `course().workers` has changed.
+  /// The nodes that do not answer now: if the data network is cut, the run keeps others.
+  void set_silent_nodes(std::set<std::uint32_t> nodes) { silent_nodes_ = std::move(nodes); }
   [[nodiscard]] run_actions resize();
   [[nodiscard]] run_actions pause();
   [[nodiscard]] run_actions resume();
@@ -169,6 +172,7 @@ class run_attempt {
   bool has_formed_ = true;
   staging_groups staging_;
   std::map<worker_id, generation_id> cut_off_;
+  std::set<std::uint32_t> silent_nodes_;
   step_id began_at_;
   step_id furthest_;
 };

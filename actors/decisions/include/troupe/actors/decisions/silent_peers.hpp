@@ -66,6 +66,7 @@ class silent_peers {
   [[nodiscard]] bool holds_any() const {
     return std::ranges::any_of(workers_, [this](const auto& x) { return is_held(x.second); });
   }
+  [[nodiscard]] std::set<std::uint32_t> nodes() const;
   [[nodiscard]] bool contains(std::uint32_t node) const { return nodes_.contains(node); }
   [[nodiscard]] bool contains(worker_id worker) const { return workers_.contains(worker); }
   /// Describes the wait and its limit, for people. `why` names the silent peer.

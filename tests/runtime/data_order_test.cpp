@@ -171,6 +171,88 @@ TEST_CASE("a permutation spreads the data evenly") {
   CHECK(chi < 225 + 110);
 }
 
+std::vector<std::uint64_t> epoch(std::uint64_t samples, const sample_order& order, std::uint64_t seed,
+                                 std::uint64_t number) {
+  auto at = epoch_order{samples, order, seed, number};
+  std::vector<std::uint64_t> result;
+  for (std::uint64_t i = 0; i < samples; ++i)
+    result.push_back(at(i));
+  return result;
+}
+
+TEST_CASE("every order has each sample once an epoch, whatever the sizes of blocks and windows") {
+  for (std::uint64_t samples : {1u, 2u, 7u, 64u, 1000u, 1001u})
+    for (std::uint64_t block : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{7}, std::uint64_t{100},
+                                std::uint64_t{5000}, ~std::uint64_t{0}})
+      for (std::uint64_t window : {std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{1000}, ~std::uint64_t{0}})
+        for (std::uint64_t number : {0u, 1u, 2u}) {
+          CAPTURE(samples);
+          CAPTURE(block);
+          CAPTURE(window);
+          REQUIRE(is_permutation_of_all(epoch(samples, shuffle::blocks{block, window}, 3, number)));
+        }
+  CHECK(is_permutation_of_all(epoch(1000, shuffle::none{}, 3, 1)));
+  CHECK(epoch(1000, shuffle::none{}, 3, 1).front() == 0);
+  CHECK(epoch(1000, shuffle::uniform{}, 3, 1) == values(1000, 3, 1));
+}
+
+TEST_CASE("an order in blocks reads few blocks at a time, mixes them, and differs by epoch and seed") {
+  const auto how = shuffle::blocks{100, 4};
+  const auto first = epoch(10'050, how, 1, 0);
+  CHECK(first != epoch(10'050, how, 1, 1));
+  CHECK(first != epoch(10'050, how, 2, 0));
+  auto blocks_of_windows = std::vector<std::uint64_t>{};
+  for (std::uint64_t begin = 0; begin < first.size(); begin += 400) {
+    const auto end = std::min<std::uint64_t>(begin + 400, first.size());
+    std::vector<std::uint64_t> blocks;
+    for (auto i = begin; i < end; ++i)
+      blocks.push_back(first[i] / 100);
+    // Mixed: neighbours are seldom of one block.
+    auto same = 0;
+    for (std::size_t i = 1; i < blocks.size(); ++i)
+      same += blocks[i] == blocks[i - 1] ? 1 : 0;
+    CHECK(same < 200);
+    std::ranges::sort(blocks);
+    const auto unequal = std::ranges::unique(blocks);
+    blocks.erase(unequal.begin(), unequal.end());
+    // Of the two at the ends of a window that the short block moves, each is a part.
+    CHECK(blocks.size() <= 6);
+    blocks_of_windows.insert(blocks_of_windows.end(), blocks.begin(), blocks.end());
+  }
+  CHECK_FALSE(std::ranges::is_sorted(blocks_of_windows));
+}
+
+TEST_CASE("the short block is not always at the end") {
+  auto places = std::vector<std::size_t>{};
+  for (std::uint64_t number = 0; number < 20; ++number) {
+    const auto order = epoch(1005, shuffle::blocks{100, 1}, 1, number);
+    places.push_back(static_cast<std::size_t>(std::ranges::find(order, std::uint64_t{1002}) - order.begin()) / 105);
+  }
+  std::ranges::sort(places);
+  CHECK(std::ranges::unique(places).size() < 15);
+}
+
+TEST_CASE("the orders of a seed are fixed") {
+  CHECK(epoch(10, shuffle::blocks{3, 2}, 1, 0) == std::vector<std::uint64_t>{9, 6, 0, 7, 1, 8, 4, 3, 2, 5});
+  CHECK(describe(shuffle::blocks{3, 2}) == "blocks of 3, windows of 2 (1)");
+  CHECK(describe(shuffle::none{}) == "not shuffled (1)");
+  CHECK(describe(shuffle::uniform{}).empty());
+}
+
+TEST_CASE("steps go through an order in blocks as through any other, for every number of shards") {
+  const auto how = sample_order{shuffle::blocks{8, 3}};
+  const auto one = data_order{101, 10, 1, 5, how};
+  const auto many = data_order{101, 10, 7, 5, how};
+  std::vector<std::uint64_t> all;
+  for (std::uint64_t step = 1; step <= 30; ++step) {
+    const auto samples = step_samples(one, 1, step);
+    CHECK(samples == step_samples(many, 7, step));
+    all.insert(all.end(), samples.begin(), samples.end());
+  }
+  CHECK(is_permutation_of_all({all.begin(), all.begin() + 101}));
+  CHECK(is_permutation_of_all({all.begin() + 101, all.begin() + 202}));
+}
+
 } // namespace
 
 } // namespace troupe

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/data_order.hpp>
 #include <troupe/device_span.hpp>
 #include <troupe/metrics.hpp>
 #include <troupe/random.hpp>
@@ -42,6 +43,8 @@ struct step_plan {
   data_description data;
   /// B, the samples of every step's global batch.
   std::uint64_t batch_samples = 0;
+  /// The order of an epoch's samples.
+  sample_order order = shuffle::uniform{};
   /// The last step's number; a resumed run continues up to it. 0: the run's own (`run_config::steps`).
   std::uint64_t steps = 0;
   /// The length of the gradient, in f32 elements.

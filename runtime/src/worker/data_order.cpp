@@ -1,6 +1,8 @@
 #include <troupe/data_order.hpp>
 
+#include <algorithm>
 #include <bit>
+#include <fmt/format.h>
 
 namespace troupe {
 
@@ -48,6 +50,66 @@ std::uint64_t keyed_permutation::operator()(std::uint64_t index) const noexcept 
   return x;
 }
 
+std::string describe(const sample_order& order) {
+  if (std::holds_alternative<shuffle::none>(order))
+    return "not shuffled (1)";
+  if (const auto* how = std::get_if<shuffle::blocks>(&order))
+    return fmt::format("blocks of {}, windows of {} (1)", how->block_samples, how->window_blocks);
+  return {};
+}
+
+namespace {
+
+/// Keys of the permutations of windows, which differ from those of blocks and of whole epochs.
+constexpr std::uint64_t window_seed = 0x5851f42d4c957f2du;
+
+std::uint64_t permuted_units(std::uint64_t samples, const sample_order& order) noexcept {
+  const auto* how = std::get_if<shuffle::blocks>(&order);
+  return how == nullptr ? samples : std::max<std::uint64_t>(samples / how->block_samples, 1);
+}
+
+} // namespace
+
+epoch_order::epoch_order(std::uint64_t samples, const sample_order& order, std::uint64_t seed,
+                         std::uint64_t epoch) noexcept
+    : samples_(samples),
+      order_(order),
+      seed_(seed),
+      epoch_(epoch),
+      outer_(permuted_units(samples, order), seed, epoch),
+      inner_(0, seed, epoch) {
+  if (const auto* how = std::get_if<shuffle::blocks>(&order))
+    before_short_ = mix(mix(seed ^ window_seed) + epoch) % (samples / how->block_samples + 1);
+}
+
+std::uint64_t epoch_order::operator()(std::uint64_t place) noexcept {
+  if (const auto* how = std::get_if<shuffle::blocks>(&order_))
+    return in_blocks(*how, place);
+  return std::holds_alternative<shuffle::none>(order_) ? place : outer_(place);
+}
+
+std::uint64_t epoch_order::in_blocks(const shuffle::blocks& how, std::uint64_t place) noexcept {
+  const auto size = how.block_samples;
+  const auto full = samples_ / size;
+  const auto rest = samples_ % size;
+  // No product of large numbers: a window of all blocks is as large as the data set.
+  const auto length = how.window_blocks > samples_ / size ? samples_ : how.window_blocks * size;
+  const auto window = place / length;
+  const auto first = window * length;
+  if (inner_.size() == 0 || window != window_) {
+    inner_ = {std::min(length, samples_ - first), seed_ + window_seed + mix(window), epoch_};
+    window_ = window;
+  }
+  // The place among the blocks one after the other, in the epoch's order of blocks.
+  auto in_order = first + inner_(place - first);
+  const auto begin_of_short = before_short_ * size;
+  if (in_order >= begin_of_short && in_order < begin_of_short + rest)
+    return full * size + (in_order - begin_of_short);
+  if (in_order >= begin_of_short + rest)
+    in_order -= rest;
+  return outer_(in_order / size) * size + in_order % size;
+}
+
 void data_order::samples_of(step_id step, shard_id shard, std::vector<std::uint64_t>& out) const {
   // 128 bits: B times V may be large.
   __extension__ using wide = unsigned __int128;
@@ -56,14 +118,11 @@ void data_order::samples_of(step_id step, shard_id shard, std::vector<std::uint6
   auto last = cut(std::uint64_t{shard.value} + 1);
   out.clear();
   auto position = (step.value - 1) * batch_ + first;
-  auto epoch = position / samples_;
-  auto permutation = keyed_permutation{samples_, seed_, epoch};
+  auto order = epoch_order{samples_, order_, seed_, position / samples_};
   for (auto i = first; i < last; ++i, ++position) {
-    if (position / samples_ != epoch) {
-      epoch = position / samples_;
-      permutation = keyed_permutation{samples_, seed_, epoch};
-    }
-    out.push_back(permutation(position % samples_));
+    if (position / samples_ != order.epoch())
+      order = {samples_, order_, seed_, position / samples_};
+    out.push_back(order(position % samples_));
   }
 }
 

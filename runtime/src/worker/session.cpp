@@ -158,6 +158,9 @@ void train_context::impl::agree_on(const step_plan& plan) {
     invalid("the data set is empty: step_plan.data.samples must be positive");
   if (plan.batch_samples == 0)
     invalid("step_plan.batch_samples is 0: a step needs at least one sample");
+  if (const auto* how = std::get_if<shuffle::blocks>(&plan.order);
+      how != nullptr && (how->block_samples == 0 || how->window_blocks == 0))
+    invalid("step_plan.order: blocks need at least one sample, and windows one block");
   if (plan.steps == 0)
     invalid("nobody says how many steps to do: set run.steps or step_plan.steps");
   if (plan.steps > (std::uint64_t{1} << 42) / plan.batch_samples)
@@ -167,6 +170,8 @@ void train_context::impl::agree_on(const step_plan& plan) {
   message.batch_samples = plan.batch_samples;
   message.data_samples = plan.data.samples;
   message.data_fingerprint = fmt::format("{} samples, {}", plan.data.samples, plan.data.fingerprint);
+  if (const auto order = troupe::describe(plan.order); !order.empty())
+    message.data_fingerprint += ", " + order;
   agree_on(std::move(message));
 }
 

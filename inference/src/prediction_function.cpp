@@ -44,6 +44,8 @@ class block_predictions {
     auto rows = job_.rows->size();
     step_plan plan;
     plan.data = *job_.rows;
+    if (const auto library = job_.model->library(); !library.empty())
+      plan.data.fingerprint += ", predicted by " + library;
     // Each number comes from one shard, and the others add zero. With a batch of one sample the mean divides by one.
     plan.batch_samples = 1;
     plan.steps = block_count(rows, settings_.block_rows);

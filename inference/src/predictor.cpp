@@ -13,6 +13,8 @@ class preprocessed_predictor final : public predictor {
 
   const std::vector<std::string>& outputs() const noexcept override { return model_->outputs(); }
 
+  std::string library() const override { return model_->library(); }
+
   expected<void> predict(data::batch& rows, std::span<float> out) override {
     TROUPE_TRY(how_->transform(rows));
     return model_->predict(rows, out);

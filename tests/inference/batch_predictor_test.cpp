@@ -205,3 +205,13 @@ TEST_CASE("what cannot be predicted is refused with what to do, and nothing is o
   refused(with.run("e", "e.npy", "1"), "nowhere");
   with.model = model;
 }
+
+TEST_CASE("workers whose predictors compute with different versions of a library are refused, and the versions named") {
+  predictions with;
+  const auto refused = with.run("versions", "versions.npy", "2", "", "versions", 1000);
+  INFO(refused.err);
+  CHECK(refused.status == exit_status{1, {}});
+  CHECK(refused.err.find("predicted by arithmetic 1.0") != std::string::npos);
+  CHECK(refused.err.find("predicted by arithmetic 1.1") != std::string::npos);
+  CHECK(with.run("alone", "alone.npy", "1", "", "versions", 1000).status == exit_status{0, {}});
+}

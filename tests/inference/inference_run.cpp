@@ -55,7 +55,10 @@ void train(train_context& ctx) {
 /// Predicts a number and its square root for each row; NaN for a negative number.
 class own_predictor final : public inference::predictor {
  public:
-  own_predictor(std::vector<float> weights, std::string kill) : weights_(std::move(weights)), kill_(std::move(kill)) {}
+  own_predictor(std::vector<float> weights, std::string kill, std::string library)
+      : weights_(std::move(weights)), kill_(std::move(kill)), library_(std::move(library)) {}
+
+  std::string library() const override { return library_; }
 
   const std::vector<std::string>& outputs() const noexcept override { return outputs_; }
 
@@ -78,6 +81,7 @@ class own_predictor final : public inference::predictor {
   std::vector<std::string> outputs_{"value", "its \"root\", if any"};
   std::vector<float> weights_;
   std::string kill_;
+  std::string library_;
   int calls_ = 0;
 };
 
@@ -87,7 +91,9 @@ inference::prediction_job make_job(const inference::prediction_request& request)
   auto kill = request.options.at("kill").get<std::string>();
   const auto* given = std::getenv("RANK");
   const auto rank = std::string{given == nullptr ? "" : given};
-  if (kill == "one" && rank != "1")
+  // As where hosts have different versions.
+  const auto library = kill == "versions" ? "arithmetic 1." + rank : std::string{};
+  if ((kill == "one" && rank != "1") || kill == "versions")
     kill = "nobody";
   if (kill != "nobody") {
     // Only once: the replacement continues.
@@ -97,7 +103,7 @@ inference::prediction_job make_job(const inference::prediction_request& request)
     else
       std::fclose(file);
   }
-  return {make_rows(request.config.at("rows"), 0), std::make_unique<own_predictor>(std::move(weights), kill)};
+  return {make_rows(request.config.at("rows"), 0), std::make_unique<own_predictor>(std::move(weights), kill, library)};
 }
 
 int predict(const app& program, const function& predict_rows, inference::batch_prediction_config config) {

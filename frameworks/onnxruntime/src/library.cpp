@@ -42,6 +42,7 @@ expected<library> library::open(const fs::path& path) {
     return fail(errc::unsatisfiable, fmt::format("{} is ONNX Runtime {}: 1.{} or later is required", path.string(),
                                                  get_base()->get_version(), wanted_version));
   library result;
+  result.version_ = get_base()->get_version();
   auto& all = result.functions_;
   auto load = [table]<class Function>(Function& target, std::size_t place) {
     target = reinterpret_cast<Function>(table[place]);

@@ -92,11 +92,15 @@ class library {
 
   [[nodiscard]] const library_functions& functions() const noexcept { return functions_; }
 
+  /// "1.32.0".
+  [[nodiscard]] const std::string& version() const noexcept { return version_; }
+
   /// Throws `exception` with `errc::user_error` and the library's text, unless `status` is null.
   void check(ort_status* status) const;
 
  private:
   library_functions functions_{};
+  std::string version_;
 };
 
 } // namespace troupe::onnxruntime

@@ -48,6 +48,7 @@ class model_predictor final : public inference::predictor {
   }
 
   const std::vector<std::string>& outputs() const noexcept override { return outputs_; }
+  std::string library() const override { return "ONNX Runtime " + model_.library_version(); }
 
   expected<void> predict(data::batch& rows, std::span<float> out) override {
     if (rows.size() == 0)

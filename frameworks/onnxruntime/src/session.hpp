@@ -44,6 +44,7 @@ class session {
  public:
   session(library from, std::span<const std::byte> model);
 
+  [[nodiscard]] const std::string& library_version() const noexcept { return library_.version(); }
   [[nodiscard]] const std::vector<model_tensor>& inputs() const noexcept { return inputs_; }
   [[nodiscard]] const std::vector<model_tensor>& outputs() const noexcept { return outputs_; }
 

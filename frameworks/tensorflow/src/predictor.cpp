@@ -14,7 +14,9 @@ namespace {
 class model_predictor final : public inference::predictor {
  public:
   model_predictor(library_ptr library, const std::filesystem::path& directory)
-      : model_(std::move(library), directory), variables_(model_.description()) {
+      : library_(std::string{"TensorFlow "} + library->functions().TF_Version()),
+        model_(std::move(library), directory),
+        variables_(model_.description()) {
     for (std::uint64_t i = 0; i < model_.description().outputs; ++i)
       outputs_.push_back(fmt::format("output_{}", i));
   }
@@ -39,6 +41,7 @@ class model_predictor final : public inference::predictor {
   }
 
   const std::vector<std::string>& outputs() const noexcept override { return outputs_; }
+  std::string library() const override { return library_; }
 
   expected<void> predict(data::batch& rows, std::span<float> out) override {
     if (rows.size() == 0)
@@ -60,6 +63,7 @@ class model_predictor final : public inference::predictor {
   }
 
  private:
+  std::string library_;
   model model_;
   variables variables_;
   model_columns columns_;

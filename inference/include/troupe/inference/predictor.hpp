@@ -25,6 +25,10 @@ class predictor {
   /// The name of each predicted number; the columns of a CSV file. Constant.
   [[nodiscard]] virtual const std::vector<std::string>& outputs() const noexcept = 0;
 
+  /// The library that computes, and its version: "ONNX Runtime 1.32.0". Workers that predict together compare it.
+  /// Constant; empty if the program itself computes.
+  [[nodiscard]] virtual std::string library() const { return {}; }
+
   /// Predicts for all rows of a batch, which it may change. `out` holds outputs().size() numbers per row, row after
   /// row. Fails with `errc::not_found` or `errc::mismatch` for unsuitable columns.
   [[nodiscard]] virtual expected<void> predict(data::batch& rows, std::span<float> out) = 0;

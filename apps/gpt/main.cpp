@@ -26,6 +26,9 @@ constexpr std::uint64_t published_steps = 2000;
 
 struct options {
   std::string text;
+  std::string tokens;
+  std::string validation_tokens;
+  std::uint64_t vocabulary = 50'257;
   nlohmann::json model = {{"block_size", 64},
                           {"layers", 4},
                           {"heads", 4},
@@ -92,6 +95,15 @@ void describe(CLI::App& cli, options& o) {
   // Three of the batch's 12 windows for each shard, and up to four workers.
   o.trainer.scaling.shards = 4;
   cli.add_option("--text", o.text, "A text file, or a directory of text files; the last tenth is for validation");
+  auto* tokens = cli.add_option("--tokens", o.tokens,
+                                "A file of 16-bit tokens to train on, as nanoGPT's prepare.py writes it; may be larger "
+                                "than memory");
+  cli.add_option("--validation-tokens", o.validation_tokens, "A file of tokens for validation (with --tokens)")
+      ->needs(tokens);
+  cli.add_option("--vocabulary", o.vocabulary, "The number of different tokens (with --tokens; default: GPT-2's)")
+      ->needs(tokens)
+      ->check(troupe::apps::positive_number())
+      ->capture_default_str();
   cli.add_option("--steps", run.steps, "The last step; a resumed run continues to it")->capture_default_str();
   cli.add_option("--seed", run.seed, "Determines initial parameters, the order of the data and the generated text")
       ->capture_default_str();
@@ -179,6 +191,10 @@ void show_validation(const options& o, const gpt::token_windows& text, const tro
   auto found = result.metrics.find("validation_loss");
   if (found == result.metrics.end())
     return;
+  if (!o.tokens.empty()) {
+    std::printf("validation loss %.4f nats per token\n", found->second);
+    return;
+  }
   std::printf("validation loss %.4f nats per character (nanoGPT's published figure: %.2f", found->second,
               published_validation_loss);
   if (!text.is_tinyshakespeare)
@@ -189,26 +205,46 @@ void show_validation(const options& o, const gpt::token_windows& text, const tro
     std::printf(" for this text and configuration, estimated over some batches; here over the whole last tenth)\n");
 }
 
+/// Opens the data as the workers do, so that an error comes before anything starts, and describes it.
+gpt::token_windows open_text(const options& o) {
+  const auto block = o.model["block_size"].get<std::uint64_t>();
+  const auto from_tokens = !o.tokens.empty();
+  auto result = troupe::value_or_throw(
+      from_tokens ? gpt::open_token_files({o.tokens, o.validation_tokens, o.vocabulary}, block)
+                  : gpt::read_windows(o.text, block));
+  if (!o.quiet && from_tokens)
+    std::printf("gpt: %llu tokens from %s, of a vocabulary of %llu\n", static_cast<unsigned long long>(result.length),
+                o.tokens.c_str(), static_cast<unsigned long long>(result.tokens));
+  else if (!o.quiet)
+    std::printf("gpt: %llu characters of text from %s, %zu distinct%s\n",
+                static_cast<unsigned long long>(result.length), o.text.c_str(), result.characters.size(),
+                result.is_tinyshakespeare ? "; this is tinyshakespeare" : "");
+  std::fflush(stdout);
+  return result;
+}
+
 int run(const troupe::app& program, const troupe::function& train, options& o) {
   auto heads = o.model["heads"].get<std::uint64_t>();
   if (o.model["embedding"].get<std::uint64_t>() % heads != 0)
     throw troupe::exception{
         troupe::errc::invalid_argument,
         fmt::format("--embedding {} is not a multiple of --heads {}", o.model["embedding"].dump(), heads)};
-  auto text = troupe::value_or_throw(gpt::read_windows(o.text, o.model["block_size"].get<std::uint64_t>()));
-  if (!o.quiet)
-    std::printf("gpt: %llu characters of text from %s, %zu distinct%s\n",
-                static_cast<unsigned long long>(text.text_bytes), o.text.c_str(), text.characters.size(),
-                text.is_tinyshakespeare ? "; this is tinyshakespeare" : "");
-  std::fflush(stdout);
+  const auto text = open_text(o);
   o.trainer.scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(o.workers));
   o.trainer.run.storage_path = o.storage;
   o.trainer.config = o.model;
-  o.trainer.options = {{"text", std::filesystem::absolute(o.text).string()}, {"evaluate_every", o.evaluate_every}};
+  o.trainer.options = {{"evaluate_every", o.evaluate_every}};
+  if (o.tokens.empty()) {
+    o.trainer.options["text"] = std::filesystem::absolute(o.text).string();
+  } else {
+    o.trainer.config["vocabulary"] = o.vocabulary;
+    o.trainer.options["tokens"] = std::filesystem::absolute(o.tokens).string();
+    o.trainer.options["validation_tokens"] = std::filesystem::absolute(o.validation_tokens).string();
+  }
   auto trainer = troupe::trainer{program, train, o.trainer};
   trainer.set_callbacks(progress(o));
   auto result = trainer.fit_or_throw();
-  if (!o.quiet && o.sample > 0 && !result.latest_checkpoint.empty()) {
+  if (!o.quiet && o.tokens.empty() && o.sample > 0 && !result.latest_checkpoint.empty()) {
     auto sample = generate_text(o, result.latest_checkpoint);
     if (sample)
       std::printf("\nGenerated text (temperature %.1f):\n%s\n\n", o.temperature, sample->c_str());
@@ -235,8 +271,14 @@ int main(int argc, char** argv) {
   describe(cli, o);
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
     return *code;
-  if (o.text.empty() == o.sample_from.empty()) {
-    std::fprintf(stderr, "gpt: give either --text, to train, or --sample-from, to generate text; see gpt --help\n");
+  const auto given = (o.text.empty() ? 0 : 1) + (o.tokens.empty() ? 0 : 1) + (o.sample_from.empty() ? 0 : 1);
+  if (given != 1) {
+    std::fprintf(stderr, "gpt: give one of --text and --tokens, to train, or --sample-from, to generate text; see gpt "
+                         "--help\n");
+    return troupe::apps::exit_usage;
+  }
+  if (!o.tokens.empty() && o.validation_tokens.empty()) {
+    std::fprintf(stderr, "gpt: --tokens needs --validation-tokens, a file of tokens that are not trained on\n");
     return troupe::apps::exit_usage;
   }
   try {

@@ -1,6 +1,8 @@
 #include <gpt/text.hpp>
 
+#include <troupe/data/raw.hpp>
 #include <troupe/data/text.hpp>
+#include <troupe/data/tokens.hpp>
 
 #include <fmt/format.h>
 
@@ -18,44 +20,23 @@ namespace {
 /// Of the 1,115,394 bytes in karpathy/char-rnn.
 constexpr std::string_view tinyshakespeare_fingerprint = "b95381b7460b5a2ce98ab6287eb3c4e6";
 
-class windows final : public data::data_set {
- public:
-  windows(std::shared_ptr<const std::vector<std::uint8_t>> tokens, std::span<const std::uint8_t> part,
-          std::uint64_t block, std::uint64_t stride)
-      : tokens_(std::move(tokens)),
-        part_(part),
-        block_(block),
-        stride_(stride),
-        columns_{{"tokens", dtype::u8, {block + 1}, {}}} {}
+/// Windows that begin at every `stride` tokens of a part of a text.
+expected<data::data_set_ptr> windows_of(std::span<const std::uint8_t> part,
+                                        const std::shared_ptr<const std::vector<std::uint8_t>>& owner,
+                                        std::uint64_t block, std::uint64_t stride) {
+  auto column = data::column{{"tokens", dtype::u8, {}, {}}, std::as_bytes(part), owner};
+  return data::make_token_windows(std::move(column), {.context = block, .stride = stride});
+}
 
-  std::uint64_t size() const noexcept override {
-    return part_.size() <= block_ ? 0 : (part_.size() - block_ - 1) / stride_ + 1;
-  }
-
-  std::span<const data::column_spec> columns() const noexcept override { return columns_; }
-
-  std::string fingerprint() const override {
-    std::string_view bytes{reinterpret_cast<const char*>(part_.data()), part_.size()};
-    return data::fingerprint_of(
-        fmt::format("token windows of {} every {} over {}", block_, stride_, data::fingerprint_of(bytes)));
-  }
-
- protected:
-  expected<void> read(std::span<const std::uint64_t> samples, data::batch& out) const override {
-    auto values = out.values<std::uint8_t>("tokens");
-    for (std::size_t i = 0; i < samples.size(); ++i)
-      std::ranges::copy(part_.subspan(samples[i] * stride_, block_ + 1), values.subspan(i * (block_ + 1)).begin());
-    return {};
-  }
-
- private:
-  std::shared_ptr<const std::vector<std::uint8_t>> tokens_;
-  /// A part of `tokens_`.
-  std::span<const std::uint8_t> part_;
-  std::uint64_t block_;
-  std::uint64_t stride_;
-  std::vector<data::column_spec> columns_;
-};
+/// A file of 16-bit tokens, as nanoGPT's prepare.py writes it, mapped.
+expected<data::data_set_ptr> open_tokens(const std::filesystem::path& path, std::uint64_t block,
+                                         std::uint64_t vocabulary) {
+  TROUPE_TRY(auto tokens, data::read_raw(path, "tokens", dtype::u16));
+  auto result = data::make_token_windows(std::move(tokens), {.context = block, .vocabulary = vocabulary});
+  if (!result)
+    return fail(result.error().code, fmt::format("{}: {}", path.string(), result.error().message));
+  return result;
+}
 
 } // namespace
 
@@ -99,11 +80,12 @@ expected<token_windows> make_windows(std::span<const std::uint8_t> text, std::ui
                 fmt::format("the last tenth of {} characters does not contain a window of {} characters and the one "
                             "after it: use a longer text, or a smaller --block-size (at least 1)",
                             text.size(), block));
-  token_windows result{vocabulary::of(text), nullptr, nullptr, text.size(), false};
+  token_windows result{vocabulary::of(text), {}, nullptr, nullptr, text.size(), false};
+  result.tokens = result.characters.size();
   auto tokens = std::make_shared<const std::vector<std::uint8_t>>(value_or_throw(result.characters.encode(text)));
   auto all = std::span{*tokens};
-  result.training = std::make_shared<windows>(tokens, all.first(all.size() - held_out), block, 1);
-  result.validation = std::make_shared<windows>(tokens, all.last(held_out), block, block);
+  TROUPE_TRY(result.training, windows_of(all.first(all.size() - held_out), tokens, block, 1));
+  TROUPE_TRY(result.validation, windows_of(all.last(held_out), tokens, block, block));
   result.is_tinyshakespeare =
       data::fingerprint_of({reinterpret_cast<const char*>(text.data()), text.size()}) == tinyshakespeare_fingerprint;
   return result;
@@ -116,6 +98,15 @@ expected<token_windows> read_windows(const std::filesystem::path& path, std::uin
   auto result = make_windows(text->training->bytes(), block);
   if (!result)
     return fail(result.error().code, fmt::format("{}: {}", path.string(), result.error().message));
+  return result;
+}
+
+expected<token_windows> open_token_files(const token_files& files, std::uint64_t block) {
+  token_windows result;
+  result.tokens = files.vocabulary;
+  TROUPE_TRY(result.training, open_tokens(files.training, block, files.vocabulary));
+  TROUPE_TRY(result.validation, open_tokens(files.validation, block, files.vocabulary));
+  result.length = result.training->size() * block;
   return result;
 }
 

@@ -30,22 +30,37 @@ class vocabulary {
   std::vector<std::uint8_t> characters_;
 };
 
-/// A text as windows of `block + 1` tokens (column "tokens", u8): the first `block` are the input, the last `block` the
-/// targets. The first nine tenths of the text are for training, with a window at each position. The last tenth is for
-/// validation, in windows that predict each token once.
+/// A text as windows of `block` tokens (column "context") and those that follow each of them ("target").
 struct token_windows {
-  vocabulary characters;
+  /// Empty for files of tokens.
+  vocabulary characters{{}};
+  /// The number of different tokens.
+  std::uint64_t tokens = 0;
   troupe::data::data_set_ptr training;
   troupe::data::data_set_ptr validation;
-  std::uint64_t text_bytes = 0;
+  /// Bytes of text, or tokens in the windows for training.
+  std::uint64_t length = 0;
   /// Whether the published figure was measured on this text.
   bool is_tinyshakespeare = false;
 };
 
+/// Each character is a token. The first nine tenths of the text are for training, with a window at each position. The
+/// last tenth is for validation, in windows that predict each token once.
 /// Fails with `errc::invalid_argument` if a tenth of the text is shorter than a window.
 [[nodiscard]] troupe::expected<token_windows> make_windows(std::span<const std::uint8_t> text, std::uint64_t block);
 
-/// Reads a text file, or a directory of text files, as `data::read_text` does.
+/// The same for a text file, or a directory of text files, read as `data::read_text` does.
 [[nodiscard]] troupe::expected<token_windows> read_windows(const std::filesystem::path& path, std::uint64_t block);
+
+/// Files of 16-bit tokens without a header, as nanoGPT's `prepare.py` writes them. They may be larger than memory.
+struct token_files {
+  std::filesystem::path training;
+  std::filesystem::path validation;
+  std::uint64_t vocabulary = 0;
+};
+
+/// Maps files of tokens. Windows predict each token once. Fails as `data::read_raw` and `data::make_token_windows` do,
+/// naming the file.
+[[nodiscard]] troupe::expected<token_windows> open_token_files(const token_files& files, std::uint64_t block);
 
 } // namespace gpt

@@ -18,9 +18,9 @@ namespace {
 
 using namespace troupe;
 
-network_shape shape_of(const nlohmann::json& config, const vocabulary& characters) {
+network_shape shape_of(const nlohmann::json& config, std::uint64_t tokens) {
   network_shape result;
-  result.vocabulary = static_cast<std::int64_t>(characters.size());
+  result.vocabulary = static_cast<std::int64_t>(tokens);
   result.block = config.at("block_size");
   result.layers = config.at("layers");
   result.heads = config.at("heads");
@@ -58,32 +58,50 @@ torch::optim::AdamW make_optimizer(network& model, const nlohmann::json& config)
 
 /// The sum over the samples of each one's mean loss over its tokens.
 torch::Tensor loss_of(network& model, const data::batch& samples, torch::Device device) {
-  auto tokens = libtorch::tensor_of(samples, "tokens").to(device, torch::kLong);
-  auto block = tokens.size(1) - 1;
-  auto scores = model.forward(tokens.narrow(1, 0, block));
-  auto targets = tokens.narrow(1, 1, block).reshape({-1});
+  auto context = libtorch::tensor_of(samples, "context").to(device);
+  auto targets = libtorch::tensor_of(samples, "target").to(device).reshape({-1});
+  auto scores = model.forward(context);
   auto sum = torch::cross_entropy_loss(scores.view({-1, scores.size(2)}), targets, {}, torch::Reduction::Sum);
-  return sum / static_cast<double>(block);
+  return sum / static_cast<double>(context.size(1));
 }
 
-double validation_loss(train_context& ctx, network& model, const data::data_set& validation, torch::Device device) {
+double validation_loss(train_context& ctx, network& model, const data::data_set& validation, torch::Device device,
+                       std::uint64_t windows) {
   auto no_gradients = torch::NoGradGuard{};
   model.eval();
   auto sums = data::evaluate(
       ctx, validation, 1,
       [&](const data::batch& samples, auto sum) { sum[0] += loss_of(model, samples, device).template item<double>(); },
-      64);
+      windows);
   model.train();
   return sums[0] / static_cast<double>(validation.size());
+}
+
+token_windows open_text(const train_context& ctx) {
+  const auto block = ctx.config().at("block_size").get<std::uint64_t>();
+  const auto& options = ctx.options();
+  if (options.contains("text"))
+    return value_or_throw(read_windows(options.at("text").get<std::string>(), block));
+  return value_or_throw(open_token_files({options.at("tokens").get<std::string>(),
+                                          options.at("validation_tokens").get<std::string>(),
+                                          ctx.config().at("vocabulary")},
+                                         block));
+}
+
+/// Files may be larger than memory: their windows are read almost in order, 16,384 of them mixed at a time.
+data::loader_options loader_of(const nlohmann::json& config) {
+  auto result = data::loader_options{.batch_samples = config.at("batch")};
+  if (config.contains("vocabulary"))
+    result.order = shuffle::blocks{.block_samples = 256, .window_blocks = 64};
+  return result;
 }
 
 } // namespace
 
 void train(train_context& ctx) {
   const auto& config = ctx.config();
-  auto path = std::filesystem::path{ctx.options().at("text").get<std::string>()};
-  auto text = value_or_throw(read_windows(path, config.at("block_size").get<std::uint64_t>()));
-  auto shape = shape_of(config, text.characters);
+  auto text = open_text(ctx);
+  auto shape = shape_of(config, text.tokens);
   ctx.state().values()[description_value] = describe(shape, text.characters.characters());
 
   auto device = libtorch::device_of(ctx);
@@ -95,7 +113,9 @@ void train(train_context& ctx) {
   replica.schedule(schedule_of(config));
   auto clip = config.at("gradient_clip").get<double>();
   auto evaluate_every = ctx.options().at("evaluate_every").get<std::uint64_t>();
-  auto batches = data::loader{ctx, text.training, {.batch_samples = config.at("batch")}};
+  // The scores of a window take as much memory as it has tokens, times the vocabulary.
+  const auto evaluated_together = text.tokens <= 256 ? std::uint64_t{64} : config.at("batch").get<std::uint64_t>();
+  auto batches = data::loader{ctx, text.training, loader_of(config)};
   ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](step& step) {
     for (auto& shard : replica.shards(step)) {
       auto loss = loss_of(model, batches(step, shard), device);
@@ -109,7 +129,7 @@ void train(train_context& ctx) {
     auto rate = optimizer.param_groups().front().options().get_lr();
     metric_map metrics{{"loss", step.mean_loss()}, {"learning_rate", rate}};
     if (step.last() || step.number() % evaluate_every == 0)
-      metrics["validation_loss"] = validation_loss(ctx, model, *text.validation, device);
+      metrics["validation_loss"] = validation_loss(ctx, model, *text.validation, device, evaluated_together);
     step.report(std::move(metrics));
   });
 }

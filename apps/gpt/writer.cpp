@@ -47,6 +47,10 @@ expected<writer> writer::open(const serialization::checkpoint& source) {
   try {
     const auto& said = values.at(description_value);
     auto characters = vocabulary{said.at("characters").get<std::vector<std::uint8_t>>()};
+    if (characters.size() == 0)
+      return fail(errc::unsatisfiable, fmt::format("{}: the model was trained on a file of tokens, and gpt cannot turn "
+                                                   "these into text",
+                                                   source.directory().string()));
     auto shape = network_shape{static_cast<std::int64_t>(characters.size()), said.at("block_size"), said.at("layers"),
                                said.at("heads"), said.at("embedding")};
     at::set_num_threads(1);

@@ -1,74 +1,26 @@
-// Trains a softmax regression on a CSV table and reports its accuracy on the held-out tenth of the rows. Without a
+// Trains a softmax regression, or a network, on a CSV table and reports its accuracy on the held-out tenth of the rows. Without a
 // table it generates one: flowers of three species.
 #include <command_line.hpp>
 
 #include <troupe/data/csv.hpp>
-#include <troupe/data/evaluation.hpp>
+#include <troupe/data/dense_model.hpp>
 #include <troupe/data/loader.hpp>
 #include <troupe/data/preprocessor.hpp>
 #include <troupe/troupe.hpp>
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <span>
 #include <string>
 #include <vector>
 
 namespace {
 
 using namespace troupe;
-
-/// For each class, a weight for each input and a bias.
-struct model {
-  std::size_t inputs;
-  std::size_t classes;
-  std::vector<float> weights = std::vector<float>(classes * (inputs + 1));
-
-  /// The probability of each class for one row.
-  void probabilities(std::span<const float> row, std::span<double> out) const {
-    for (std::size_t c = 0; c < classes; ++c) {
-      auto own = std::span{weights}.subspan(c * (inputs + 1), inputs + 1);
-      auto sum = static_cast<double>(own.back());
-      for (std::size_t i = 0; i < inputs; ++i)
-        sum += static_cast<double>(own[i]) * static_cast<double>(row[i]);
-      out[c] = sum;
-    }
-    auto largest = *std::ranges::max_element(out);
-    double total = 0;
-    for (auto& x : out)
-      total += x = std::exp(x - largest);
-    for (auto& x : out)
-      x /= total;
-  }
-};
-
-/// Calls `f(row, label, probabilities)` for each sample of a batch.
-template <class F>
-void for_each_row(const model& m, const data::batch& samples, F f) {
-  auto rows = samples.values<float>("inputs");
-  auto labels = samples.values<std::int64_t>("label");
-  std::vector<double> p(m.classes);
-  for (std::size_t i = 0; i < labels.size(); ++i) {
-    auto row = rows.subspan(i * m.inputs, m.inputs);
-    m.probabilities(row, p);
-    f(row, static_cast<std::size_t>(labels[i]), std::span<const double>{p});
-  }
-}
-
-double held_out_accuracy(train_context& ctx, const model& m, const data::data_set& set) {
-  auto right = data::evaluate(ctx, set, 1, [&](const data::batch& samples, std::span<double> sums) {
-    for_each_row(m, samples, [&](auto, std::size_t label, auto p) {
-      sums[0] += static_cast<std::size_t>(std::ranges::max_element(p) - p.begin()) == label ? 1 : 0;
-    });
-  });
-  return right[0] / static_cast<double>(set.size());
-}
 
 struct tables {
   data::data_set_ptr training;
@@ -98,7 +50,6 @@ tables read_tables(const train_context& ctx) {
 
 void train_on_table(train_context& ctx) {
   auto [training, held_out] = read_tables(ctx);
-  auto classes = training->columns().back().categories->size();
 
   // Every rank computes the same scaling, and the checkpoint contains it.
   auto scaler = data::standard_scaler({"inputs"});
@@ -108,28 +59,19 @@ void train_on_table(train_context& ctx) {
   training = value_or_throw(data::transformed(training, scaler));
   held_out = value_or_throw(data::transformed(held_out, scaler));
 
-  auto m = model{training->columns().front().elements(), classes};
-  ctx.state().track("weights", m.weights, {classes, m.inputs + 1});
+  const auto& config = ctx.config();
+  auto model = data::dense_model{
+      *training, ctx.seed(), {.hidden = config.at("hidden"), .learning_rate = config.at("learning_rate")}};
+  model.track(ctx.state());
 
-  auto batches = data::loader{ctx, training, {.batch_samples = ctx.config().at("batch")}};
-  ctx.for_each_step(batches.plan(m.weights.size()), [&](step& step) {
+  auto batches = data::loader{ctx, training, {.batch_samples = config.at("batch")}};
+  ctx.for_each_step(batches.plan(model.gradient_elements()), [&](step& step) {
     for (auto& shard : step.shards())
-      for_each_row(m, batches(step, shard), [&](auto row, std::size_t label, auto p) {
-        auto gradient = shard.gradient();
-        for (std::size_t c = 0; c < m.classes; ++c) {
-          auto error = static_cast<float>(p[c] - (c == label ? 1.0 : 0.0));
-          for (std::size_t i = 0; i < m.inputs; ++i)
-            gradient[c * (m.inputs + 1) + i] += error * row[i];
-          gradient[c * (m.inputs + 1) + m.inputs] += error;
-        }
-        shard.add("loss", -std::log(std::max(p[label], 1e-300)));
-      });
-    auto gradient = step.all_reduce();
-    for (std::size_t i = 0; i < m.weights.size(); ++i)
-      m.weights[i] -= 0.5f * gradient[i];
+      model.add_gradient(batches(step, shard), shard);
+    model.apply(step.all_reduce(), step.number());
     metric_map metrics{{"loss", step.mean_loss()}};
     if (step.last() || step.number() % 100 == 0)
-      metrics["held_out_accuracy"] = held_out_accuracy(ctx, m, *held_out);
+      metrics.merge(model.evaluate(ctx, *held_out, "held_out_"));
     step.report(std::move(metrics));
   });
 }
@@ -185,6 +127,8 @@ struct options {
   bool no_header = false;
   std::vector<std::string> inputs = flower_columns;
   std::string label = "species";
+  std::vector<std::uint64_t> hidden;
+  double learning_rate = 0.05;
   std::uint64_t batch = 64;
   trainer_config trainer;
 };
@@ -196,8 +140,11 @@ int run(const app& program, const function& train, options& o) {
     std::filesystem::create_directories(o.trainer.run.storage_path);
     write_flowers(o.file);
   }
-  o.trainer.config = {
-      {"inputs", o.no_header ? with_ranges(o.inputs) : o.inputs}, {"label", o.label}, {"batch", o.batch}};
+  o.trainer.config = {{"inputs", o.no_header ? with_ranges(o.inputs) : o.inputs},
+                      {"label", o.label},
+                      {"batch", o.batch},
+                      {"hidden", o.hidden},
+                      {"learning_rate", o.learning_rate}};
   o.trainer.options = {{"file", std::filesystem::absolute(o.file).string()},
                        {"delimiter", o.delimiter == "tab" ? "\t" : o.delimiter},
                        {"header", !o.no_header},
@@ -224,7 +171,7 @@ int main(int argc, char** argv) {
   o.trainer.run.steps = 300;
   auto workers = std::uint32_t{2};
   std::string storage = "runs";
-  CLI::App cli{"Trains a softmax regression on a CSV table.", "tabular"};
+  CLI::App cli{"Trains a softmax regression, or a network, on a CSV table.", "tabular"};
   auto* file = cli.add_option("--file", o.file, "The table (default: a generated one)");
   cli.add_option("--validation", o.validation,
                  "A table of the same form to evaluate on (default: a held-out tenth of the rows)")
@@ -240,6 +187,12 @@ int main(int argc, char** argv) {
                "The first row is data; columns are numbered from 0, and ranges such as 0-3 are allowed");
   cli.add_option("--inputs", o.inputs, "Numeric input columns")->delimiter(',')->capture_default_str();
   cli.add_option("--label", o.label, "Column of the class to learn")->capture_default_str();
+  cli.add_option("--hidden", o.hidden, "Sizes of hidden layers, such as 32,16 (default: none, a softmax regression)")
+      ->delimiter(',')
+      ->check(apps::positive_number());
+  cli.add_option("--learning-rate", o.learning_rate, "Learning rate of Adam")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   cli.add_option("--batch", o.batch, "Samples in each step's batch")->capture_default_str();
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
   apps::add_verify_determinism(cli, o.trainer.run.verify_determinism);

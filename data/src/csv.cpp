@@ -1,13 +1,10 @@
 #include <troupe/data/csv.hpp>
 
+#include "csv_fields.hpp"
 #include "csv_rows.hpp"
 #include "file_bytes.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
-#include <charconv>
-#include <cmath>
 #include <fmt/format.h>
 #include <functional>
 #include <limits>
@@ -18,28 +15,6 @@
 namespace troupe::data {
 
 namespace {
-
-std::string_view trimmed(std::string_view field) {
-  while (!field.empty() && (field.front() == ' ' || field.front() == '\t'))
-    field.remove_prefix(1);
-  while (!field.empty() && (field.back() == ' ' || field.back() == '\t'))
-    field.remove_suffix(1);
-  return field;
-}
-
-/// Parses the whole field as a number; false for any other text, and for numbers that are out of range or not finite.
-template <class T>
-bool parse_number(std::string_view field, T& out) {
-  field = trimmed(field);
-  if (field.starts_with('+') && field.size() > 1 && field[1] != '-')
-    field.remove_prefix(1);
-  auto [end, code] = std::from_chars(field.data(), field.data() + field.size(), out);
-  if (code != std::errc{} || end != field.data() + field.size())
-    return false;
-  if constexpr (std::is_floating_point_v<T>)
-    return std::isfinite(out);
-  return true;
-}
 
 std::string_view name_of(csv_type type) {
   switch (type) {
@@ -53,14 +28,6 @@ std::string_view name_of(csv_type type) {
     return "a known category";
   }
   return "value";
-}
-
-/// Whether other programs write this for a value that is missing.
-bool often_missing(std::string_view field) {
-  auto text = std::string{trimmed(field)};
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  constexpr auto known = std::array{"nan", "-nan", "na", "n/a", "null", "none", "nil", "?"};
-  return std::ranges::find(known, text) != known.end();
 }
 
 std::string advice_on_missing(std::string_view field) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <optional>
 #include <utility>
 
 namespace troupe::data {
@@ -151,7 +152,8 @@ expected<data_set_ptr> zip(std::vector<data_set_ptr> parts) {
                   fmt::format("data sets of {} and {} samples cannot be zipped: they must have the same size",
                               parts.front()->size(), part->size()));
     all.insert(all.end(), part->columns().begin(), part->columns().end());
-    if (const auto* of_memory = dynamic_cast<const table*>(part.get()))
+    if (const auto* of_memory = dynamic_cast<const table*>(part.get());
+        of_memory != nullptr && of_memory->identified() == table::identity::by_content)
       columns.insert(columns.end(), of_memory->contents().begin(), of_memory->contents().end());
     else
       tables = false;
@@ -316,9 +318,12 @@ void copy_rows(std::span<const std::uint64_t> samples, const std::byte* from, st
   }
 }
 
-std::string content_of(const std::vector<column>& columns) {
+/// With the values, or with a name in their place.
+std::string fingerprint_of(const std::vector<column>& columns, std::optional<std::string_view> name) {
   content_hash hash;
-  hash.add(std::string_view{"troupe table 1"});
+  hash.add(std::string_view{name ? "troupe named table 1" : "troupe table 1"});
+  if (name)
+    hash.add(*name);
   hash.add(columns.size());
   for (const auto& [spec, bytes, owner] : columns) {
     hash.add(std::string_view{spec.name});
@@ -330,14 +335,16 @@ std::string content_of(const std::vector<column>& columns) {
       for (const auto& name : *spec.categories)
         hash.add(std::string_view{name});
     hash.add(bytes.size());
-    hash.add(bytes);
+    if (!name)
+      hash.add(bytes);
   }
   return hash.digest();
 }
 
 } // namespace
 
-table::table(std::vector<column> columns) : columns_(std::move(columns)), fingerprint_(content_of(columns_)) {
+table::table(std::vector<column> columns, std::string fingerprint, identity identified)
+    : columns_(std::move(columns)), fingerprint_(std::move(fingerprint)), identified_(identified) {
   for (const auto& column : columns_)
     specs_.push_back(column.spec);
 }
@@ -363,7 +370,9 @@ expected<void> table::read(std::span<const std::uint64_t> samples, batch& out) c
   return {};
 }
 
-expected<data_set_ptr> make_table(std::vector<column> columns) {
+namespace {
+
+expected<void> check_table(const std::vector<column>& columns) {
   if (columns.empty())
     return fail(errc::invalid_argument, "a table has at least one column");
   std::vector<column_spec> specs;
@@ -381,8 +390,23 @@ expected<data_set_ptr> make_table(std::vector<column> columns) {
                       column.spec.name, column.samples(), columns.front().spec.name, columns.front().samples()));
     specs.push_back(column.spec);
   }
-  TROUPE_TRY(check_names(specs));
-  return std::make_shared<const table>(std::move(columns));
+  return check_names(specs);
+}
+
+} // namespace
+
+expected<data_set_ptr> make_table(std::vector<column> columns) {
+  TROUPE_TRY(check_table(columns));
+  auto fingerprint = fingerprint_of(columns, std::nullopt);
+  return std::make_shared<const table>(std::move(columns), std::move(fingerprint), table::identity::by_content);
+}
+
+expected<data_set_ptr> make_table(std::vector<column> columns, std::string_view name) {
+  if (name.empty())
+    return fail(errc::invalid_argument, "a table that is not hashed needs a name that identifies its content");
+  TROUPE_TRY(check_table(columns));
+  auto fingerprint = fingerprint_of(columns, name);
+  return std::make_shared<const table>(std::move(columns), std::move(fingerprint), table::identity::by_name);
 }
 
 } // namespace troupe::data

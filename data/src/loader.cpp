@@ -34,21 +34,28 @@ expected<void> fetch_guarded(const data_set& set, std::span<const std::uint64_t>
   }
 }
 
-/// Starts a thread with all signals blocked, so that signals go to the program's own threads.
-template <class F>
-std::jthread start_without_signals(F f) {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  auto result = std::jthread{std::move(f)};
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return result;
-}
+/// Blocks all signals, so that they go to the program's own threads and not to those that this one starts.
+class signals_blocked {
+ public:
+  signals_blocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  signals_blocked(const signals_blocked&) = delete;
+  signals_blocked& operator=(const signals_blocked&) = delete;
+  ~signals_blocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
 
 void check(const data_set& set, const loader_options& options) {
   if (options.batch_samples == 0)
     throw exception{errc::invalid_argument, "a batch of 0 samples: set loader_options::batch_samples"};
+  if (options.threads == 0)
+    throw exception{errc::invalid_argument,
+                    "a loader with 0 threads: set loader_options::prefetch_shards to 0 to fetch nothing ahead"};
   if (set.size() == 0)
     throw exception{errc::invalid_argument, "a data set without samples cannot be trained on"};
   if (set.size() < options.batch_samples && options.at_epoch_end != epoch_end::repeat)
@@ -80,10 +87,18 @@ class loader::impl {
         options_(options),
         seed_(seed),
         epoch_samples_(epoch_size(set_->size(), options)),
-        order_(epoch_samples_, options.batch_samples, shards, seed),
+        order_(epoch_samples_, options.batch_samples, shards, seed, options.order),
         plan_(shards, options.last_step) {
-    if (options_.prefetch_shards > 0)
-      thread_ = start_without_signals([this](const std::stop_token& stop) { run(stop); });
+    const signals_blocked guard;
+    for (std::size_t i = 0; i < std::min(options_.threads, options_.prefetch_shards); ++i)
+      threads_.emplace_back([this](const std::stop_token& stop) { run(stop); });
+  }
+  impl(const impl&) = delete;
+  impl& operator=(const impl&) = delete;
+  ~impl() {
+    // All at once; their destructors then wait for the shards that are being fetched.
+    for (auto& thread : threads_)
+      thread.request_stop();
   }
 
   [[nodiscard]] const data_set& set() const noexcept { return *set_; }
@@ -120,7 +135,8 @@ class loader::impl {
  private:
   enum class phase : std::uint8_t { filling, ready, given };
 
-  /// A prefetched shard. While it is being filled, only the loader's thread accesses fields other than `at`.
+  /// A prefetched shard. While it is being filled, fields other than `which` and `at` belong to the thread that fills
+  /// it; `mutex_` protects these two.
   struct slot {
     shard_of_step which;
     phase at = phase::filling;
@@ -144,7 +160,7 @@ class loader::impl {
     which = nullptr;
   }
 
-  /// Drops shards that will not be requested, and wakes the thread to fetch those that will.
+  /// Drops shards that will not be requested, and wakes the threads to fetch those that will.
   void look_ahead() {
     wanted_ = plan_.next(options_.prefetch_shards);
     for (auto i = slots_.begin(); i != slots_.end();) {
@@ -155,7 +171,7 @@ class loader::impl {
     changed_.notify_all();
   }
 
-  /// The next wanted shard that is not there yet, unless the limit is reached.
+  /// The next wanted shard that is not there yet and that no thread is fetching, unless the limit is reached.
   [[nodiscard]] std::optional<shard_of_step> next_to_fetch() {
     auto held = std::ranges::count_if(slots_, [](const slot& x) { return x.at != phase::given; });
     if (static_cast<std::size_t>(held) >= options_.prefetch_shards)
@@ -166,6 +182,8 @@ class loader::impl {
     return std::nullopt;
   }
 
+  /// The body of each thread. What it takes and what it puts back happens under `mutex_`; shards may become ready in
+  /// another order than they are asked for.
   void run(const std::stop_token& stop) {
     auto lock = std::unique_lock{mutex_};
     for (;;) {
@@ -197,9 +215,12 @@ class loader::impl {
     // With these modes a batch never spans two epochs.
     auto epoch = order_.epoch_of(step_id{step});
     auto permutation = keyed_permutation{set_->size(), seed_ + choice_seed, epoch};
+    // The other orders keep neighbours together: what is left out is one stretch, and for `none` always the end.
+    const auto is_uniform = std::holds_alternative<shuffle::uniform>(options_.order);
+    const auto first = std::holds_alternative<shuffle::none>(options_.order) ? 0 : permutation(0);
     for (auto& sample : out) {
       if (options_.at_epoch_end == epoch_end::drop)
-        sample = permutation(sample);
+        sample = is_uniform ? permutation(sample) : (sample + first) % set_->size();
       else if (sample >= set_->size())
         sample = permutation((sample - set_->size()) % set_->size());
     }
@@ -222,8 +243,8 @@ class loader::impl {
   std::list<slot> free_;
   /// The slot whose content the caller is using.
   slot* given_ = nullptr;
-  /// Declared last, so that the thread stops before the members it uses are destroyed.
-  std::jthread thread_;
+  /// Declared last, so that the threads end before the members they use are destroyed.
+  std::vector<std::jthread> threads_;
 };
 
 loader::loader(const train_context& ctx, data_set_ptr set, loader_options options)
@@ -253,6 +274,7 @@ step_plan loader::plan(std::uint64_t gradient_elements) const {
   result.data.samples = epoch_samples();
   if (impl_->options().at_epoch_end != epoch_end::run_on)
     result.data.fingerprint += impl_->options().at_epoch_end == epoch_end::drop ? " drop" : " repeat";
+  result.order = impl_->options().order;
   result.batch_samples = impl_->options().batch_samples;
   result.gradient_elements = gradient_elements;
   return result;

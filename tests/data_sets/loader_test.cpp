@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <iterator>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -77,7 +78,7 @@ struct worker {
 
   worker(data_set_ptr set, loader_options options)
       : batches(std::move(set), options, shards, seed),
-        order(batches.epoch_samples(), options.batch_samples, shards, seed) {}
+        order(batches.epoch_samples(), options.batch_samples, shards, seed, options.order) {}
 
   std::vector<std::uint64_t> samples_of(std::uint64_t step, std::uint32_t shard) const {
     std::vector<std::uint64_t> result;
@@ -232,6 +233,31 @@ TEST_CASE("drop leaves out samples that do not fill a batch, repeat fills it up;
     }
     CHECK(epochs[0] != epochs[1]);
   }
+}
+
+TEST_CASE("with other orders, epochs that begin with a batch leave out or repeat the same number of samples") {
+  for (const auto& order : {sample_order{shuffle::blocks{8, 2}}, sample_order{shuffle::none{}}})
+    for (auto end : {epoch_end::drop, epoch_end::repeat}) {
+      auto w = worker{std::make_shared<numbers>(50), {.batch_samples = 16, .at_epoch_end = end, .order = order}};
+      const auto steps = std::uint64_t{end == epoch_end::drop ? 3u : 4u};
+      CHECK(w.batches.plan(1).order == order);
+      std::vector<std::uint64_t> first;
+      for (std::uint64_t epoch = 0; epoch < 4; ++epoch) {
+        std::vector<std::uint64_t> all;
+        for (std::uint64_t step = epoch * steps + 1; step <= (epoch + 1) * steps; ++step)
+          for (std::uint32_t v = 0; v < shards; ++v)
+            std::ranges::copy(w.get(step, v), std::back_inserter(all));
+        std::ranges::sort(all);
+        const auto repeated = std::ranges::unique(all);
+        CHECK(repeated.size() == (end == epoch_end::drop ? 0 : 14));
+        all.erase(repeated.begin(), repeated.end());
+        CHECK(all.size() == (end == epoch_end::drop ? 48 : 50));
+        if (epoch == 0)
+          first = all;
+        else if (end == epoch_end::drop)
+          CHECK((all == first) == std::holds_alternative<shuffle::none>(order));
+      }
+    }
 }
 
 TEST_CASE("a plan takes a data set, or its description by hand") {

@@ -5,6 +5,9 @@
 #include <scratch_directory.hpp>
 
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <vector>
 
 using namespace troupe;
@@ -48,4 +51,32 @@ TEST_CASE("an array that holds no samples is reported with its file") {
   REQUIRE(!cut);
   CHECK(cut.error().code == errc::damaged);
   CHECK(read_npy(scalar.place.path() / "absent.npy", "x").error().code == errc::not_found);
+}
+
+TEST_CASE("an array in C order is mapped, and one in another order is converted") {
+  auto saved = saved_array{{1, 2, 3, 4, 5, 6}, {3, 2}};
+  const auto before = value_or_throw(read_npy(saved.path, "x"));
+  // What is written to the file is seen through the map.
+  auto file = std::fstream{saved.path, std::ios::in | std::ios::out | std::ios::binary};
+  file.seekp(-4, std::ios::end);
+  const auto nine = 9.0f;
+  file.write(reinterpret_cast<const char*>(&nine), 4);
+  file.flush();
+  auto last = 0.0f;
+  std::memcpy(&last, before.bytes.data() + 20, 4);
+  CHECK(last == 9.0f);
+
+  const auto content = [&] {
+    auto in = std::ifstream{saved.path, std::ios::binary};
+    return std::string{std::istreambuf_iterator<char>{in}, {}};
+  };
+  auto text = content();
+  const auto order = text.find("False");
+  REQUIRE(order != std::string::npos);
+  text.replace(order, 5, "True ");
+  std::ofstream{saved.path, std::ios::binary} << text;
+  const auto turned = value_or_throw(read_npy(saved.path, "x"));
+  auto values = std::vector<float>(6);
+  std::memcpy(values.data(), turned.bytes.data(), 24);
+  CHECK(values == std::vector<float>{1, 4, 2, 5, 3, 9});
 }

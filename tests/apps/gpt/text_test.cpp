@@ -15,16 +15,26 @@ std::vector<std::uint8_t> bytes_of(std::string_view text) {
   return {text.begin(), text.end()};
 }
 
-/// All windows, as characters.
+/// All windows with the token after each, as characters.
 std::vector<std::string> windows_of(const token_windows& text, const troupe::data::data_set& set) {
   std::vector<std::uint64_t> all(set.size());
   std::iota(all.begin(), all.end(), std::uint64_t{0});
   troupe::data::batch samples;
   troupe::value_or_throw(set.fetch(all, samples));
-  auto tokens = samples.values<std::uint8_t>("tokens");
+  auto contexts = samples.values<std::int64_t>("context");
+  auto targets = samples.values<std::int64_t>("target");
+  const auto block = contexts.size() / set.size();
+  const auto character = [&](std::int64_t token) {
+    return static_cast<char>(text.characters.characters()[static_cast<std::size_t>(token)]);
+  };
   std::vector<std::string> result(set.size());
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    result[i * set.size() / tokens.size()] += static_cast<char>(text.characters.characters()[tokens[i]]);
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    result[i / block] += character(contexts[i]);
+    if ((i + 1) % block == 0)
+      result[i / block] += character(targets[i]);
+    else
+      CHECK(targets[i] == contexts[i + 1]);
+  }
   return result;
 }
 

@@ -116,6 +116,46 @@ TEST_CASE("gpt prints its loss beside the published one, and writes the same tex
                 refused.err);
 }
 
+TEST_CASE("gpt trains on files of tokens, with the same bits on any number of workers") {
+  gpt_runs here;
+  const auto write_tokens = [&here](const char* name, int count) {
+    std::string bytes;
+    for (int i = 0; i < count; ++i) {
+      bytes += static_cast<char>(i * i % 23);
+      bytes += '\x01';
+    }
+    write_file(here.scratch.path() / name, bytes);
+    return (here.scratch.path() / name).string();
+  };
+  const auto training = write_tokens("train.bin", 3000);
+  const auto validation = write_tokens("val.bin", 300);
+  const auto train = [&](const std::string& name, std::vector<std::string> more, const char* vocabulary = "300") {
+    auto arguments = here.small(name, std::move(more));
+    arguments.erase(arguments.begin(), arguments.begin() + 2);
+    arguments.insert(arguments.begin(), {"--tokens", training, "--validation-tokens", validation, "--vocabulary",
+                                         vocabulary, "--steps", "60"});
+    auto process = here.start(name, arguments);
+    return here.end(name, process);
+  };
+  const auto one = train("one", {"--workers", "1"});
+  INFO(one.out << one.err);
+  REQUIRE(one.status == exit_status{0, {}});
+  CHECK(one.out.find("gpt: 2992 tokens from ") != std::string::npos);
+  CHECK(one.out.find(" nats per token") != std::string::npos);
+  CHECK(one.out.find("Generated text") == std::string::npos);
+  // It learns: a uniform distribution has a loss of log 300 = 5.7.
+  CHECK(one.result["metrics"]["validation_loss"].get<double>() < 3);
+  CHECK(train("three", {"--workers", "3", "--quiet"}).result["state_sha256"] == one.result["state_sha256"]);
+
+  auto process = here.start("written", {"--sample-from", (here.scratch.path() / "runs" / "one").string()});
+  const auto written = here.end("written", process);
+  CHECK(written.status == exit_status{1, {}});
+  CHECK_MESSAGE(written.err.find("was trained on a file of tokens") != std::string::npos, written.err);
+  const auto small = train("small", {"--workers", "1"}, "270");
+  CHECK(small.status == exit_status{1, {}});
+  CHECK_MESSAGE(small.err.find("not less than 270") != std::string::npos, small.err);
+}
+
 TEST_CASE("gpt reports invalid arguments") {
   gpt_runs here;
   auto run = [&here](std::vector<std::string> arguments) {
@@ -124,7 +164,7 @@ TEST_CASE("gpt reports invalid arguments") {
   };
   auto neither = run({});
   CHECK(neither.status == exit_status{2, {}});
-  CHECK(neither.err.find("--text, to train, or --sample-from") != std::string::npos);
+  CHECK(neither.err.find("give one of --text and --tokens, to train, or --sample-from") != std::string::npos);
   auto text = (here.scratch.path() / "text").string();
   auto heads = run({"--text", text, "--embedding", "32", "--heads", "5"});
   CHECK(heads.status == exit_status{1, {}});

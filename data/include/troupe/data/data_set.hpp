@@ -47,6 +47,11 @@ using data_set_ptr = std::shared_ptr<const data_set>;
 /// columns, duplicate names, or columns of different lengths.
 [[nodiscard]] expected<data_set_ptr> make_table(std::vector<column> columns);
 
+/// The same with a name in place of the hash over all values, such as "web text, third version": nothing is read before
+/// it is needed, which counts for files larger than memory. Different data must have different names: it is what
+/// workers and checkpoints compare. Fails for an empty name, too.
+[[nodiscard]] expected<data_set_ptr> make_table(std::vector<column> columns, std::string_view name);
+
 /// The columns of several data sets side by side, such as images and their labels. Fails with `errc::invalid_argument`
 /// if they differ in size or share a column name.
 [[nodiscard]] expected<data_set_ptr> zip(std::vector<data_set_ptr> parts);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/data/data_set.hpp>
+#include <troupe/data_order.hpp>
 #include <troupe/train_context.hpp>
 
 #include <cstddef>
@@ -24,9 +25,15 @@ struct loader_options {
   /// B, the samples of every step's global batch.
   std::uint64_t batch_samples = 0;
   epoch_end at_epoch_end = epoch_end::run_on;
-  /// How many shards to fetch ahead, on a thread of the loader; each takes the memory of its samples. 0 starts no
+  /// The order of an epoch's samples. `shuffle::blocks` reads files larger than memory almost in order.
+  sample_order order = shuffle::uniform{};
+  /// How many shards to fetch ahead, on threads of the loader; each takes the memory of its samples. 0 starts no
   /// thread.
   std::size_t prefetch_shards = 8;
+  /// How many threads fetch ahead, each one shard at a time; more than `prefetch_shards` have nothing to do, and are
+  /// not started. Several are worth their processors where fetching is slower than training, as with images. Samples
+  /// and their order are the same for any number.
+  std::size_t threads = 1;
   /// The last step to fetch ahead for; 0 means the run's.
   std::uint64_t last_step = 0;
 };
@@ -40,11 +47,12 @@ struct loader_options {
 ///       for (auto& shard : step.shards()) {
 ///         const auto& batch = batches(step, shard);
 ///
-/// Used from one thread. The data set's `fetch` runs on another.
+/// Used from one thread. The data set's `fetch` runs on `loader_options::threads` others, and on this one for a shard
+/// that was not fetched ahead.
 class loader {
  public:
   /// Throws `exception` (`errc::invalid_argument`) if the data set is smaller than a batch, unless samples are
-  /// repeated.
+  /// repeated, and for no threads.
   loader(const train_context& ctx, data_set_ptr set, loader_options options);
 
   /// For use outside of a run, with the values that a run provides (a last step of 0 means no end).

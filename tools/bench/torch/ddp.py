@@ -1,13 +1,17 @@
-"""The network of apps/mnist in PyTorch's DistributedDataParallel: one process of the group, started by `run`."""
+"""One process of a group that trains a model of models.py with PyTorch's DistributedDataParallel; started by `run`."""
+import argparse
 import gzip
 import os
-import sys
 import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+import models
+
+block = 64
 
 
 def read_idx(path):
@@ -19,41 +23,79 @@ def read_idx(path):
     return torch.frombuffer(bytearray(content[4 + 4 * dimensions :]), dtype=torch.uint8).reshape(shape)
 
 
+class Images:
+    def __init__(self, options):
+        self.images = read_idx(options.images)[: -options.held_out]
+        self.labels = read_idx(options.labels)[: -options.held_out]
+        self.model = models.resnet18() if options.model == "resnet18" else models.mnist()
+        self.size = len(self.images)
+        self.clip = None
+
+    def optimizer(self, parameters):
+        return torch.optim.Adam(parameters, 2e-3)
+
+    def loss(self, parallel, samples):
+        x = self.images[samples].float().div(255).sub(0.13).div(0.31).unsqueeze(1)
+        return nn.functional.cross_entropy(parallel(x), self.labels[samples].long())
+
+
+class Text:
+    def __init__(self, options):
+        with open(options.text, "rb") as file:
+            content = file.read()
+        characters = {c: i for i, c in enumerate(sorted(set(content)))}
+        self.tokens = torch.tensor([characters[c] for c in content], dtype=torch.uint8)
+        self.model = models.Gpt(len(characters), block)
+        self.size = len(content) * 9 // 10 - block
+        self.clip = 1.0
+
+    def optimizer(self, parameters):
+        parameters = list(parameters)
+        return torch.optim.AdamW([{"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
+                                  {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}],
+                                 1e-3, betas=(0.9, 0.99))
+
+    def loss(self, parallel, samples):
+        windows = torch.stack([self.tokens[s : s + block + 1] for s in samples.tolist()]).long()
+        scores = parallel(windows[:, :-1])
+        return nn.functional.cross_entropy(scores.reshape(-1, scores.shape[2]), windows[:, 1:].reshape(-1))
+
+
 def main():
-    images_path, labels_path, batch, steps, held_out, report = sys.argv[1:7]
-    batch, steps, held_out = int(batch), int(steps), int(held_out)
+    parser = argparse.ArgumentParser()
+    for name in ("--model", "--images", "--labels", "--text", "--report"):
+        parser.add_argument(name)
+    for name in ("--local-batch", "--steps", "--held-out"):
+        parser.add_argument(name, type=int)
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    images = read_idx(images_path)[:-held_out]
-    labels = read_idx(labels_path)[:-held_out]
-    model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.ReLU(), nn.Dropout(0.25), nn.Linear(64, 10))
-    parallel = DistributedDataParallel(model)
-    optimizer = torch.optim.Adam(parallel.parameters(), 2e-3)
-    local = batch // world
+    task = Text(options) if options.model == "gpt" else Images(options)
+    parallel = DistributedDataParallel(task.model)
+    optimizer = task.optimizer(parallel.parameters())
+    local = options.local_batch
     generator = torch.Generator().manual_seed(1)
-    order, position = torch.randperm(len(images), generator=generator), 0
+    order, position = torch.randperm(task.size, generator=generator), 0
     begun = 0.0
-    for step in range(1, steps + 1):
-        if position + batch > len(order):
-            order, position = torch.randperm(len(images), generator=generator), 0
+    for step in range(1, options.steps + 1):
+        if position + local * world > len(order):
+            order, position = torch.randperm(task.size, generator=generator), 0
         mine = order[position + rank * local : position + (rank + 1) * local]
-        position += batch
-        x = images[mine].float().div(255).sub(0.13).div(0.31).unsqueeze(1)
-        loss = nn.functional.cross_entropy(parallel(x), labels[mine].long())
+        position += local * world
+        loss = task.loss(parallel, mine)
         optimizer.zero_grad()
         loss.backward()
+        if task.clip:
+            nn.utils.clip_grad_norm_(parallel.parameters(), task.clip)
         optimizer.step()
         loss.item()
         if step == 1:
             begun = time.time()
     if rank == 0:
-        with open(report, "w") as out:
-            out.write(f"{begun} {time.time() - begun}\n")
+        with open(options.report, "w") as out:
+            out.write(f"{begun} {time.time() - begun} {torch.__version__}\n")
     dist.destroy_process_group()
 
 

@@ -82,10 +82,10 @@ token_windows open_text(const train_context& ctx) {
   const auto& options = ctx.options();
   if (options.contains("text"))
     return value_or_throw(read_windows(options.at("text").get<std::string>(), block));
-  return value_or_throw(open_token_files({options.at("tokens").get<std::string>(),
-                                          options.at("validation_tokens").get<std::string>(),
-                                          ctx.config().at("vocabulary")},
-                                         block));
+  return value_or_throw(
+      open_token_files({options.at("tokens").get<std::string>(), options.at("validation_tokens").get<std::string>(),
+                        ctx.config().at("vocabulary")},
+                       block));
 }
 
 /// Files may be larger than memory: their windows are read almost in order, 16,384 of them mixed at a time.

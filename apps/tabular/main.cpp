@@ -1,5 +1,5 @@
-// Trains a softmax regression, or a network, on a CSV table and reports its accuracy on the held-out tenth of the rows. Without a
-// table it generates one: flowers of three species.
+// Trains a softmax regression, or a network, on a CSV table and reports its accuracy on the held-out tenth of the rows.
+// Without a table it generates one: flowers of three species.
 #include <command_line.hpp>
 
 #include <troupe/data/csv.hpp>

@@ -30,8 +30,8 @@ const column_spec& find_column(const data_set& set, const std::string& name) {
 std::uint64_t count_inputs(const data_set& set, const std::string& name) {
   const auto& column = find_column(set, name);
   if (column.type != dtype::f32 || column.elements() == 0)
-    throw exception{errc::mismatch, fmt::format("a dense model learns from f32, and column '{}' is {}", name,
-                                                describe(column))};
+    throw exception{errc::mismatch,
+                    fmt::format("a dense model learns from f32, and column '{}' is {}", name, describe(column))};
   return column.elements();
 }
 
@@ -41,9 +41,8 @@ std::uint64_t count_outputs(const data_set& set, const std::string& name) {
   if (column.categories && column.categories->size() > 1 && column.shape.empty())
     return column.categories->size();
   if (column.categories)
-    throw exception{errc::mismatch,
-                    fmt::format("column '{}' has {} classes: a model needs at least two to tell apart", name,
-                                column.categories->size())};
+    throw exception{errc::mismatch, fmt::format("column '{}' has {} classes: a model needs at least two to tell apart",
+                                                name, column.categories->size())};
   if (column.type != dtype::f32 || column.elements() != 1)
     throw exception{errc::mismatch, fmt::format("a dense model learns classes or an amount (f32), and column '{}' is "
                                                 "{}",
@@ -139,9 +138,9 @@ expected<dense_model> dense_model::load(const serialization::checkpoint& source,
 std::span<const float> dense_model::rows(const batch& samples) const {
   const auto result = samples.values<float>(options_.inputs);
   if (result.size() != samples.size() * inputs())
-    throw exception{errc::mismatch, fmt::format("column '{}' has {} numbers for each sample, and the model {} inputs",
-                                                options_.inputs, result.size() / std::max<std::size_t>(samples.size(), 1),
-                                                inputs())};
+    throw exception{errc::mismatch,
+                    fmt::format("column '{}' has {} numbers for each sample, and the model {} inputs", options_.inputs,
+                                result.size() / std::max<std::size_t>(samples.size(), 1), inputs())};
   return result;
 }
 

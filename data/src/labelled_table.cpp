@@ -121,10 +121,9 @@ expected<csv_column> declare_label(const file_facts& facts, const std::string& f
   if (column.is_empty())
     return refused(file, fmt::format("the column to learn, '{}', has no values", options.label));
   if (column.lacks_values())
-    return refused(file, fmt::format("the column to learn, '{}', is missing in some rows: remove these rows",
-                                     options.label));
-  const auto is_class =
-      options.kind == label_kind::inferred ? column.is_class() : options.kind == label_kind::classes;
+    return refused(file,
+                   fmt::format("the column to learn, '{}', is missing in some rows: remove these rows", options.label));
+  const auto is_class = options.kind == label_kind::inferred ? column.is_class() : options.kind == label_kind::classes;
   if (!is_class && !column.is_number())
     return refused(file, fmt::format("the column to learn, '{}', holds texts, and amounts were asked for "
                                      "(table_options::kind)",
@@ -184,10 +183,10 @@ expected<void> check_labels(const labelled_table& table, const std::string& file
   std::iota(samples.begin(), samples.end(), std::uint64_t{0});
   TROUPE_TRY(table.samples->fetch(samples, all));
   if (std::ranges::find(all.values<std::int64_t>("label"), -1) != all.values<std::int64_t>("label").end())
-    return refused(file, fmt::format("in the column to learn, '{}', a class has a name that means a missing value in a "
-                                     "column of numbers ({}): rename it",
-                                     table.format.columns.back().from.front(),
-                                     fmt::join(table.format.missing_texts, ", ")));
+    return refused(file,
+                   fmt::format("in the column to learn, '{}', a class has a name that means a missing value in a "
+                               "column of numbers ({}): rename it",
+                               table.format.columns.back().from.front(), fmt::join(table.format.missing_texts, ", ")));
   return {};
 }
 

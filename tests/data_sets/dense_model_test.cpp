@@ -16,8 +16,8 @@ namespace {
 const auto kinds = std::make_shared<const std::vector<std::string>>(std::vector<std::string>{"a", "b", "c"});
 
 data_set_ptr classes_of_points(std::vector<float> points, std::vector<std::int64_t> labels) {
-  return value_or_throw(make_table({make_column("inputs", std::move(points), {2}),
-                                    make_column("label", std::move(labels), {}, kinds)}));
+  return value_or_throw(
+      make_table({make_column("inputs", std::move(points), {2}), make_column("label", std::move(labels), {}, kinds)}));
 }
 
 data_set_ptr amounts(std::vector<float> points, std::vector<float> labels) {
@@ -145,8 +145,9 @@ TEST_CASE("columns and labels that the model cannot take are refused") {
 
   auto model = dense_model{*set, 1};
   std::vector<float> gradient(model.gradient_elements());
-  CHECK(code_of([&] { std::ignore = model.add_gradient(all_of(*classes_of_points({1, 2}, {-1})), gradient); }) ==
-        errc::invalid_argument);
+  CHECK(code_of([&] {
+          std::ignore = model.add_gradient(all_of(*classes_of_points({1, 2}, {-1})), gradient);
+        }) == errc::invalid_argument);
   gradient.pop_back();
   CHECK(code_of([&] { std::ignore = model.add_gradient(all_of(*set), gradient); }) == errc::invalid_argument);
   CHECK(code_of([&] { model.apply(gradient, 1); }) == errc::invalid_argument);

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <iterator>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <numeric>

@@ -88,10 +88,9 @@ TEST_CASE("a token outside of the vocabulary is named when it is read") {
   const auto bad = set->fetch(std::vector<std::uint64_t>{7}, out);
   REQUIRE(!bad);
   CHECK(bad.error().code == errc::damaged);
-  CHECK(bad.error().message ==
-        "column 'tokens': token 40 is negative or not less than 40, the size of the vocabulary");
-  const auto negative = value_or_throw(make_token_windows(make_column("t", std::vector<std::int32_t>{0, -1, 2}),
-                                                          {.context = 1}));
+  CHECK(bad.error().message == "column 'tokens': token 40 is negative or not less than 40, the size of the vocabulary");
+  const auto negative =
+      value_or_throw(make_token_windows(make_column("t", std::vector<std::int32_t>{0, -1, 2}), {.context = 1}));
   CHECK_FALSE(negative->fetch(std::vector<std::uint64_t>{0}, out).has_value());
 }
 

@@ -62,7 +62,8 @@ using sample_order = std::variant<shuffle::uniform, shuffle::blocks, shuffle::no
 /// runs are older than the others.
 [[nodiscard]] std::string describe(const sample_order& order);
 
-/// The order of the samples of one epoch: a bijection of [0, samples), computed and not stored. The same on all machines.
+/// The order of the samples of one epoch: a bijection of [0, samples), computed and not stored. The same on all
+/// machines.
 class epoch_order {
  public:
   /// `samples` is positive, and so are the numbers of `order`.

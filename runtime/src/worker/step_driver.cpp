@@ -22,8 +22,7 @@ step_driver::step_driver(train_context::impl& session, const runtime::loop_plan&
     : session_(session),
       plan_(plan),
       bucket_(plan),
-      order_(plan.data.samples, plan.batch_samples, session.settings().shards, session.settings().seed,
-             plan.order),
+      order_(plan.data.samples, plan.batch_samples, session.settings().shards, session.settings().seed, plan.order),
       checker_(session.settings().verify_determinism, plan, bucket_, session.group()),
       body_check_(session.settings().check_every_step ? runtime::body_check::frequency::each_step
                                                       : runtime::body_check::frequency::sampled,

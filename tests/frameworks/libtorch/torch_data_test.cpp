@@ -61,9 +61,9 @@ DOCTEST_TEST_CASE("a data set of torch::data is one of Troupe") {
 DOCTEST_TEST_CASE("transformations are applied, also those that change type and shape") {
   using torch::data::transforms::TensorLambda;
   const auto set = libtorch::adapt_data_set(
-      pairs{}
-          .map(TensorLambda<>{[](torch::Tensor x) { return (x - 1) / 2; }})
-          .map(TensorLambda<>{[](torch::Tensor x) { return x.to(torch::kFloat64).reshape({2, 1}); }}),
+      pairs{}.map(TensorLambda<>{[](torch::Tensor x) { return (x - 1) / 2; }}).map(TensorLambda<>{[](torch::Tensor x) {
+        return x.to(torch::kFloat64).reshape({2, 1});
+      }}),
       "pairs");
   DOCTEST_CHECK(set->columns()[0] == data::column_spec{"data", dtype::f64, {2, 1}, {}});
   data::batch out;
@@ -98,7 +98,8 @@ DOCTEST_TEST_CASE("what cannot be adapted is refused, and a bad sample is named 
   DOCTEST_CHECK(set->fetch(std::vector<std::uint64_t>{3}, out).has_value());
   const auto odd = set->fetch(std::vector<std::uint64_t>{4}, out);
   DOCTEST_REQUIRE(!odd);
-  DOCTEST_CHECK(odd.error().message == "sample 4 of a torch::data set: its 'data' is not f32[2], as that of sample 0 is");
+  DOCTEST_CHECK(odd.error().message ==
+                "sample 4 of a torch::data set: its 'data' is not f32[2], as that of sample 0 is");
   const auto thrown = set->fetch(std::vector<std::uint64_t>{5}, out);
   DOCTEST_REQUIRE(!thrown);
   DOCTEST_CHECK(thrown.error().message == "sample 5 of a torch::data set: no such file");

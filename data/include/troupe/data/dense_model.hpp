@@ -83,8 +83,8 @@ class dense_model {
   /// Writes `outputs()` numbers for each sample: the probabilities of the classes, or the amount.
   void predict(const batch& samples, std::span<float> out);
 
-  /// Evaluates a data set over the workers, exactly as `data::evaluate`: "loss", and "accuracy" for classes or "r2" (the
-  /// part of the variance that is explained) for an amount. `prefix` comes before these names. Collective.
+  /// Evaluates a data set over the workers, exactly as `data::evaluate`: "loss", and "accuracy" for classes or "r2"
+  /// (the part of the variance that is explained) for an amount. `prefix` comes before these names. Collective.
   [[nodiscard]] metric_map evaluate(train_context& ctx, const data_set& set, std::string_view prefix = "validation_");
 
  private:

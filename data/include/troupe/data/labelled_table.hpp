@@ -53,10 +53,10 @@ struct labelled_table {
 };
 
 /// Reads a table and infers its columns from all of their fields: a column is numbers if every field that is not
-/// missing is one, and categories otherwise. Missing are empty fields, those of `format.missing_texts`, and NA, null and
-/// similar ones in columns of numbers. Fails as `read_csv` does, and with `errc::invalid_argument`, naming it, for a
-/// column of texts that are nearly all different, of missing fields alone, or that does not exist, and for a label that
-/// is missing in some row.
+/// missing is one, and categories otherwise. Missing are empty fields, those of `format.missing_texts`, and NA, null
+/// and similar ones in columns of numbers. Fails as `read_csv` does, and with `errc::invalid_argument`, naming it, for
+/// a column of texts that are nearly all different, of missing fields alone, or that does not exist, and for a label
+/// that is missing in some row.
 [[nodiscard]] expected<labelled_table> read_table(const std::filesystem::path& path, const table_options& options);
 
 /// The same from memory. `file` is the name used in messages.

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,8 +37,7 @@ struct library {
       export_model;
 };
 
-/// Empty if this program was built without XGBoost.
-[[nodiscard]] std::optional<library> xgboost_library(troupe::boosting::make_training_sets make);
+[[nodiscard]] library xgboost_library(troupe::boosting::make_training_sets make);
 [[nodiscard]] library lightgbm_library(troupe::boosting::make_training_sets make);
 
 /// The `training_config` of either library.

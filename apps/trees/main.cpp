@@ -136,10 +136,7 @@ int run(const app& program, const trees::library& library, options& o) {
 int main(int argc, char** argv) {
   auto xgboost = trees::xgboost_library(read_table);
   auto lightgbm = trees::lightgbm_library(read_table);
-  auto functions = std::vector{lightgbm.train};
-  if (xgboost)
-    functions.push_back(xgboost->train);
-  auto program = app{argc, argv, std::move(functions)};
+  auto program = app{argc, argv, {xgboost.train, lightgbm.train}};
   options o;
   auto& config = o.asked.trainer;
   auto workers = std::uint32_t{2};
@@ -173,13 +170,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "trees: %s; see trees --help\n", wrong->c_str());
     return apps::exit_usage;
   }
-  if (o.library == "xgboost" && !xgboost) {
-    std::fprintf(stderr, "trees: this program was built without XGBoost: install libxgboost-dev and build it again, or "
-                         "use --library lightgbm\n");
-    return 1;
-  }
   try {
-    return run(program, o.library == "xgboost" ? *xgboost : lightgbm, o);
+    return run(program, o.library == "xgboost" ? xgboost : lightgbm, o);
   } catch (const std::exception& x) {
     std::fprintf(stderr, "trees: %s\n", x.what());
     return 1;

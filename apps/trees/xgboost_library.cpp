@@ -8,14 +8,18 @@ namespace trees {
 
 using namespace troupe;
 
-std::optional<library> xgboost_library(boosting::make_training_sets make) {
-  return library{xgboost::training_function("train", std::move(make)),
-                 [](const app& program, const function& train, const request& asked) {
-                   return xgboost::make_trainer(program, train, config_of<xgboost::training_config>(asked));
-                 },
-                 [](const serialization::checkpoint& source, const std::filesystem::path& path) {
-                   return xgboost::export_model(source, path);
-                 }};
+library xgboost_library(boosting::make_training_sets make) {
+  return {xgboost::training_function("train", std::move(make)),
+          [](const app& program, const function& train, const request& asked) {
+            auto config = config_of<xgboost::training_config>(asked);
+            // Workers on this host would fail, so report a missing library now.
+            if (config.trainer.cluster.nodes.empty())
+              (void)value_or_throw(xgboost::find_library());
+            return xgboost::make_trainer(program, train, config);
+          },
+          [](const serialization::checkpoint& source, const std::filesystem::path& path) {
+            return xgboost::export_model(source, path);
+          }};
 }
 
 } // namespace trees

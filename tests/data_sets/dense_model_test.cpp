@@ -103,7 +103,7 @@ TEST_CASE("a linear model finds a plane, and a network what no plane separates")
   const auto corners = classes_of_points({0, 0, 0, 1, 1, 0, 1, 1}, {0, 1, 1, 0});
   const auto network = train(*corners, {.hidden = {16}, .learning_rate = 0.05}, 500);
   CHECK(network->outputs() == 3);
-  std::vector<float> probabilities(4 * 3);
+  std::vector<float> probabilities(12);
   network->predict(all_of(*corners), probabilities);
   for (std::size_t i = 0; i < 4; ++i) {
     CHECK(probabilities[3 * i] + probabilities[3 * i + 1] + probabilities[3 * i + 2] == doctest::Approx(1));

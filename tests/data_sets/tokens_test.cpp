@@ -130,7 +130,7 @@ TEST_CASE("a raw file is mapped, and its size checked") {
         std::string::npos);
   CHECK(read_raw(file.path, "x", dtype::u16, {0}).error().code == errc::invalid_argument);
   CHECK(read_raw(file.place.path() / "absent", "x", dtype::u16).error().code == errc::not_found);
-  std::ofstream{file.place.path() / "empty"};
+  std::ofstream{file.place.path() / "empty"} << "";
   CHECK(read_raw(file.place.path() / "empty", "x", dtype::u16).error().code == errc::damaged);
 }
 

@@ -18,9 +18,6 @@ install(EXPORT troupeTargets NAMESPACE troupe:: DESTINATION ${TROUPE_PACKAGE_DIR
 if(TROUPE_LIBTORCH_FOUND)
   install(EXPORT troupeLibtorchTargets NAMESPACE troupe:: DESTINATION ${TROUPE_PACKAGE_DIR})
 endif()
-if(TROUPE_XGBOOST_FOUND)
-  install(EXPORT troupeXgboostTargets NAMESPACE troupe:: DESTINATION ${TROUPE_PACKAGE_DIR})
-endif()
 install(FILES
     ${PROJECT_BINARY_DIR}/package/troupeConfig.cmake
     ${PROJECT_BINARY_DIR}/package/troupeConfigVersion.cmake

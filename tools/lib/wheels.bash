@@ -34,6 +34,14 @@ offer_lightgbm() {
   export TROUPE_LIGHTGBM
 }
 
+# Sets TROUPE_XGBOOST to XGBoost's library of a later version than Debian's.
+offer_xgboost() {
+  [[ -z ${TROUPE_XGBOOST:-} ]] || return 0
+  fetch_wheels xgboost "a later XGBoost library (17 MB)" "The tests that train with it are left out." 'xgboost-cpu>=2.1,<4' || return 0
+  TROUPE_XGBOOST=$(troupe_cache)/xgboost/xgboost/lib/libxgboost.so
+  export TROUPE_XGBOOST
+}
+
 # Sets TROUPE_ONNXRUNTIME to ONNX Runtime's library.
 offer_onnxruntime() {
   [[ -z ${TROUPE_ONNXRUNTIME:-} ]] || return 0

@@ -27,6 +27,7 @@ class model_predictor final : public inference::predictor {
   }
 
   const std::vector<std::string>& outputs() const noexcept override { return outputs_; }
+  std::string library() const override { return model_.library; }
 
   expected<void> predict(data::batch& rows, std::span<float> out) override {
     if (inputs_.preprocessor)

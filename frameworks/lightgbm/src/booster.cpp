@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <fmt/format.h>
 #include <limits>
 
@@ -24,7 +25,36 @@ std::int32_t width_of(std::span<const float> values, std::uint64_t rows) {
   return count_of(rows == 0 ? 0 : values.size() / rows, "features");
 }
 
+/// Swaps rows and columns.
+template <class To, class From>
+std::vector<To> transposed(std::span<const From> values, std::size_t rows, std::size_t columns) {
+  std::vector<To> result(values.size());
+  for (std::size_t row = 0; row < rows; ++row)
+    for (std::size_t column = 0; column < columns; ++column)
+      result[column * rows + row] = static_cast<To>(values[row * columns + column]);
+  return result;
+}
+
+/// The number in "version=v4", one of the first lines of a model; 0 if there is none.
+int format_of(std::string_view model) {
+  constexpr std::string_view mark = "\nversion=v";
+  model = model.substr(0, 256);
+  auto at = model.find(mark);
+  int result = 0;
+  if (at != std::string_view::npos)
+    (void)std::from_chars(model.data() + at + mark.size(), model.data() + model.size(), result);
+  return result;
+}
+
 } // namespace
+
+void check_format(std::string_view model, std::string_view rewritten) {
+  auto stored = format_of(model);
+  auto known = format_of(rewritten);
+  if (stored > known)
+    throw exception{errc::user_error,
+                    fmt::format("the model has format v{}, and this LightGBM knows formats up to v{}", stored, known)};
+}
 
 // -- binned_set -------------------------------------------------------------------------------------------------------
 
@@ -76,6 +106,24 @@ void booster::add_evaluation(const binned_set& set) {
 void booster::update() {
   int is_finished = 0;
   check_(library_->functions().LGBM_BoosterUpdateOneIter(handle_, &is_finished));
+}
+
+void booster::update(std::span<const float> gradients, std::span<const float> hessians, std::uint64_t outputs) {
+  int is_finished = 0;
+  auto rows = outputs == 0 ? 0 : gradients.size() / outputs;
+  // LightGBM takes those of one output after the other.
+  check_(library_->functions().LGBM_BoosterUpdateOneIterCustom(
+      handle_, transposed<float>(gradients, rows, outputs).data(), transposed<float>(hessians, rows, outputs).data(),
+      &is_finished));
+}
+
+std::vector<float> booster::current(std::size_t set, std::uint64_t rows) const {
+  const auto& call = library_->functions();
+  std::int64_t count = 0;
+  check_(call.LGBM_BoosterGetNumPredict(handle_, static_cast<int>(set), &count));
+  std::vector<double> values(static_cast<std::size_t>(count));
+  check_(call.LGBM_BoosterGetPredict(handle_, static_cast<int>(set), &count, values.data()));
+  return transposed<float>(std::span<const double>{values}, rows == 0 ? 0 : values.size() / rows, rows);
 }
 
 metric_map booster::evaluate(std::span<const std::string> names) const {

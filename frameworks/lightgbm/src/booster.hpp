@@ -9,6 +9,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -59,6 +60,11 @@ class booster {
   void add_evaluation(const binned_set& set);
   /// Computes one round. A round that finds no split adds nothing.
   void update();
+  /// The same with the gradients of a custom objective, and their derivatives: `outputs` per row, row after row.
+  void update(std::span<const float> gradients, std::span<const float> hessians, std::uint64_t outputs);
+  /// The predictions for a set of `rows` rows during training, 0 for the training set, 1 for the first evaluation set:
+  /// row after row. With a custom objective they are the scores.
+  [[nodiscard]] std::vector<float> current(std::size_t set, std::uint64_t rows) const;
   /// The metrics of the evaluation sets, as "NAME-METRIC".
   [[nodiscard]] metric_map evaluate(std::span<const std::string> names) const;
   /// Inserts the trees of an earlier model before this one's.
@@ -78,5 +84,9 @@ class booster {
   checker check_;
   void* handle_ = nullptr;
 };
+
+/// LightGBM ignores what it does not know of a newer format. Throws `errc::user_error` if `model` has a newer one than
+/// `rewritten`, which is the same model as the library writes it.
+void check_format(std::string_view model, std::string_view rewritten);
 
 } // namespace troupe::lightgbm

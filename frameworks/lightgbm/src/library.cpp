@@ -37,6 +37,9 @@ expected<library_ptr> library::open(const fs::path& path) {
   TROUPE_LOAD(LGBM_BoosterMerge);
   TROUPE_LOAD(LGBM_BoosterAddValidData);
   TROUPE_LOAD(LGBM_BoosterUpdateOneIter);
+  TROUPE_LOAD(LGBM_BoosterUpdateOneIterCustom);
+  TROUPE_LOAD(LGBM_BoosterGetNumPredict);
+  TROUPE_LOAD(LGBM_BoosterGetPredict);
   TROUPE_LOAD(LGBM_BoosterGetEvalCounts);
   TROUPE_LOAD(LGBM_BoosterGetEvalNames);
   TROUPE_LOAD(LGBM_BoosterGetEval);

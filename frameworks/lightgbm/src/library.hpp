@@ -42,6 +42,10 @@ struct library_functions {
   int (*LGBM_BoosterMerge)(void* booster, void* other);
   int (*LGBM_BoosterAddValidData)(void* booster, void* validation);
   int (*LGBM_BoosterUpdateOneIter)(void* booster, int* is_finished);
+  int (*LGBM_BoosterUpdateOneIterCustom)(void* booster, const float* gradients, const float* hessians,
+                                         int* is_finished);
+  int (*LGBM_BoosterGetNumPredict)(void* booster, int set, std::int64_t* count);
+  int (*LGBM_BoosterGetPredict)(void* booster, int set, std::int64_t* count, double* out);
   int (*LGBM_BoosterGetEvalCounts)(void* booster, int* count);
   int (*LGBM_BoosterGetEvalNames)(void* booster, int count, int* out_count, std::size_t room, std::size_t* out_room,
                                   char** names);

@@ -2,6 +2,7 @@
 #include "exchange.hpp"
 #include "settings.hpp"
 
+#include <troupe/boosting/custom_metrics.hpp>
 #include <troupe/boosting/rounds.hpp>
 #include <troupe/boosting/tables.hpp>
 #include <troupe/serialization/files/file_digest.hpp>
@@ -23,8 +24,12 @@ struct prepared_set {
 
 class trees final : public boosting::learner {
  public:
-  trees(train_context& ctx, library_ptr functions, const settings& how, boosting::rounds& rounds)
-      : ctx_(ctx), how_(how), library_(std::move(functions)) {
+  trees(train_context& ctx, library_ptr functions, const settings& how, const custom_functions& custom,
+        boosting::rounds& rounds)
+      : ctx_(ctx), how_(how), custom_(custom), library_(std::move(functions)) {
+    if (custom_.objective && !std::exchange(how_.parameters["objective"], "none").is_null())
+      throw exception{errc::invalid_argument, "training_config.parameters: 'objective' cannot be set with a custom "
+                                              "objective: LightGBM's predictions are then its scores"};
     prepare(rounds);
     exchange_.emplace(ctx_, library_);
   }
@@ -34,7 +39,10 @@ class trees final : public boosting::learner {
     model_.reset();
     kept_.reset();
     if (rounds > 0) {
-      kept_.emplace(library_, std::string{reinterpret_cast<const char*>(model.data()), model.size()});
+      auto text = std::string{reinterpret_cast<const char*>(model.data()), model.size()};
+      kept_.emplace(library_, text);
+      if (!std::exchange(format_is_checked_, true))
+        check_format(text, kept_->save());
       for (auto& each : prepared_)
         start_from(*kept_, each);
     }
@@ -44,9 +52,28 @@ class trees final : public boosting::learner {
       model_->add_evaluation(prepared_[i].binned);
   }
 
-  void update(std::uint64_t) override { model_->update(); }
+  void update(std::uint64_t) override {
+    if (!custom_.objective) {
+      model_->update();
+      return;
+    }
+    auto scores = model_->current(0, prepared_.front().table.rows);
+    auto rows = scored(prepared_.front(), scores);
+    boosting::compute_gradients(custom_.objective, rows, gradients_, hessians_);
+    model_->update(gradients_, hessians_, rows.outputs);
+  }
 
-  metric_map evaluate(std::uint64_t) override { return model_->evaluate(names_); }
+  metric_map evaluate(std::uint64_t) override {
+    auto result = model_->evaluate(names_);
+    auto own = boosting::custom_metrics{custom_};
+    for (std::size_t i = 0; i < names_.size() && !own.empty(); ++i) {
+      auto predictions = model_->current(i + 1, prepared_[i + 1].table.rows);
+      own.add(names_[i], scored(prepared_[i + 1], predictions));
+    }
+    // Every worker has all rows of the evaluation sets.
+    result.merge(own.of_these_rows());
+    return result;
+  }
 
   std::vector<std::byte> save() override {
     if (kept_)
@@ -59,6 +86,11 @@ class trees final : public boosting::learner {
  private:
   [[nodiscard]] std::string parameters(std::uint32_t workers, std::uint64_t rounds) const {
     return parameter_text(how_.parameters, workers, ctx_.seed() + rounds);
+  }
+
+  [[nodiscard]] static boosting::scored_rows scored(const prepared_set& set, std::span<const float> scores) {
+    const auto& table = set.table;
+    return {table.rows, table.rows == 0 ? 1 : scores.size() / table.rows, scores, table.label, table.weight};
   }
 
   /// Called before LightGBM knows the group, so that each rank finds the same bin boundaries by itself.
@@ -101,28 +133,32 @@ class trees final : public boosting::learner {
 
   train_context& ctx_;
   settings how_;
+  const custom_functions& custom_;
   library_ptr library_;
   std::vector<prepared_set> prepared_;
   std::vector<std::string> names_;
   std::optional<exchange> exchange_;
+  bool format_is_checked_ = false;
+  std::vector<float> gradients_;
+  std::vector<float> hessians_;
   /// The model from which the booster started.
   std::optional<booster> kept_;
   std::optional<booster> model_;
 };
 
-void train(train_context& ctx, const make_training_sets& make) {
+void train(train_context& ctx, const make_training_sets& make, const custom_functions& custom) {
   auto how = value_or_throw(read_settings(ctx.config(), ctx.options()));
   auto file = value_or_throw(find_library(how.library));
   auto functions = value_or_throw(library::open(file));
-  auto rounds = boosting::rounds{ctx, this_library, how, make, value_or_throw(serialization::describe_file(file))};
-  auto mine = trees{ctx, std::move(functions), how, rounds};
+  auto rounds = boosting::rounds{ctx, this_library, how, make, {value_or_throw(serialization::describe_file(file))}};
+  auto mine = trees{ctx, std::move(functions), how, custom, rounds};
   rounds.run(mine);
 }
 
 } // namespace
 
-function training_function(std::string name, make_training_sets make) {
-  auto body = [make = std::move(make)](train_context& ctx) { train(ctx, make); };
+function training_function(std::string name, make_training_sets make, custom_functions custom) {
+  auto body = [make = std::move(make), custom = std::move(custom)](train_context& ctx) { train(ctx, make, custom); };
   return function{std::move(name), std::function<void(train_context&)>{std::move(body)}};
 }
 

@@ -3,65 +3,77 @@
 #include <charconv>
 #include <cmath>
 #include <fmt/format.h>
-#include <xgboost/c_api.h>
 
 namespace troupe::xgboost {
 
-void check(int result) {
-  if (result == 0)
-    return;
-  // The first line is the message; a stack trace follows.
-  auto text = std::string{XGBGetLastError()};
-  throw library_error{fmt::format("XGBoost: {}", text.substr(0, text.find("\nStack trace")))};
+namespace {
+
+/// Rows in memory, in the format of NumPy's array interface.
+std::string array_of(std::span<const float> values, std::uint64_t rows, std::uint64_t columns) {
+  return nlohmann::json{{"data", {reinterpret_cast<std::uintptr_t>(values.data()), true}},
+                        {"shape", {rows, columns}},
+                        {"typestr", "<f4"},
+                        {"version", 3}}
+      .dump();
 }
 
-std::string version_text() {
-  int major = 0;
-  int minor = 0;
-  int patch = 0;
-  XGBoostVersion(&major, &minor, &patch);
-  return fmt::format("{}.{}.{}", major, minor, patch);
-}
+} // namespace
 
 // -- matrix -----------------------------------------------------------------------------------------------------------
 
-matrix::matrix(std::span<const float> values, std::uint64_t rows, int threads) {
+matrix::matrix(library_ptr functions, std::span<const float> values, std::uint64_t rows, int threads)
+    : library_(std::move(functions)) {
   auto columns = rows == 0 ? 0 : values.size() / rows;
-  auto array = nlohmann::json{{"data", {reinterpret_cast<std::uintptr_t>(values.data()), true}},
-                              {"shape", {rows, columns}},
-                              {"typestr", "<f4"},
-                              {"version", 3}};
   // Not JSON, which has no NaN; XGBoost's parser accepts it.
   auto how = fmt::format(R"({{"missing": NaN, "nthread": {}}})", threads);
-  check(XGDMatrixCreateFromDense(array.dump().c_str(), how.c_str(), &handle_));
+  library_->check(
+      library_->functions().XGDMatrixCreateFromDense(array_of(values, rows, columns).c_str(), how.c_str(), &handle_));
 }
 
 matrix::~matrix() {
   if (handle_ != nullptr)
-    XGDMatrixFree(handle_);
+    (void)library_->functions().XGDMatrixFree(handle_);
 }
 
 void matrix::set(const char* field, std::span<const float> values) {
-  check(XGDMatrixSetFloatInfo(handle_, field, values.data(), values.size()));
+  auto array = nlohmann::json{{"data", {reinterpret_cast<std::uintptr_t>(values.data()), true}},
+                              {"shape", {values.size()}},
+                              {"typestr", "<f4"},
+                              {"version", 3}};
+  library_->check(library_->functions().XGDMatrixSetInfoFromInterface(handle_, field, array.dump().c_str()));
 }
 
 // -- booster ----------------------------------------------------------------------------------------------------------
 
-booster::booster(std::span<void* const> cached) {
-  check(XGBoosterCreate(cached.data(), cached.size(), &handle_));
+booster::booster(library_ptr functions, std::span<void* const> cached) : library_(std::move(functions)) {
+  library_->check(library_->functions().XGBoosterCreate(cached.data(), cached.size(), &handle_));
 }
 
 booster::~booster() {
   if (handle_ != nullptr)
-    XGBoosterFree(handle_);
+    (void)library_->functions().XGBoosterFree(handle_);
 }
 
 void booster::set(const std::string& name, const std::string& value) {
-  check(XGBoosterSetParam(handle_, name.c_str(), value.c_str()));
+  library_->check(library_->functions().XGBoosterSetParam(handle_, name.c_str(), value.c_str()));
 }
 
 void booster::update(std::uint64_t round, const matrix& training) {
-  check(XGBoosterUpdateOneIter(handle_, static_cast<int>(round), training.handle()));
+  library_->check(library_->functions().XGBoosterUpdateOneIter(handle_, static_cast<int>(round), training.handle()));
+}
+
+void booster::boost(std::uint64_t round, const matrix& training, std::uint64_t outputs, std::span<float> gradients,
+                    std::span<float> hessians) {
+  const auto& call = library_->optional();
+  if (call.XGBoosterTrainOneIter == nullptr) {
+    library_->check(
+        call.XGBoosterBoostOneIter(handle_, training.handle(), gradients.data(), hessians.data(), gradients.size()));
+    return;
+  }
+  auto rows = gradients.size() / outputs;
+  library_->check(call.XGBoosterTrainOneIter(handle_, training.handle(), static_cast<int>(round),
+                                             array_of(gradients, rows, outputs).c_str(),
+                                             array_of(hessians, rows, outputs).c_str()));
 }
 
 metric_map booster::evaluate(std::uint64_t round, std::span<const std::pair<std::string, const matrix*>> sets) {
@@ -72,32 +84,42 @@ metric_map booster::evaluate(std::uint64_t round, std::span<const std::pair<std:
     names.push_back(name.c_str());
   }
   const char* text = nullptr;
-  check(XGBoosterEvalOneIter(handle_, static_cast<int>(round), handles.data(), names.data(), handles.size(), &text));
+  library_->check(library_->functions().XGBoosterEvalOneIter(handle_, static_cast<int>(round), handles.data(),
+                                                             names.data(), handles.size(), &text));
   return parse_evaluation(text);
 }
 
 std::vector<std::byte> booster::save(std::string_view format) const {
   auto how = nlohmann::json{{"format", format}}.dump();
-  bst_ulong size = 0;
+  std::uint64_t size = 0;
   const char* bytes = nullptr;
-  check(XGBoosterSaveModelToBuffer(handle_, how.c_str(), &size, &bytes));
+  library_->check(library_->functions().XGBoosterSaveModelToBuffer(handle_, how.c_str(), &size, &bytes));
   auto all = std::as_bytes(std::span{bytes, size});
   return {all.begin(), all.end()};
 }
 
 void booster::load(std::span<const std::byte> model) {
-  check(XGBoosterLoadModelFromBuffer(handle_, model.data(), model.size()));
+  library_->check(library_->functions().XGBoosterLoadModelFromBuffer(handle_, model.data(), model.size()));
 }
 
 booster::predictions booster::predict(const matrix& rows) {
-  static constexpr auto how =
-      R"({"type": 0, "training": false, "iteration_begin": 0, "iteration_end": 0, "strict_shape": true})";
-  const bst_ulong* shape = nullptr;
-  bst_ulong dimensions = 0;
+  return predict(rows, R"({"type": 0, "training": false, "iteration_begin": 0, "iteration_end": 0,
+                           "strict_shape": true})");
+}
+
+booster::predictions booster::training_scores(const matrix& training) {
+  return predict(training, R"({"type": 1, "training": true, "iteration_begin": 0, "iteration_end": 0,
+                               "strict_shape": true})");
+}
+
+booster::predictions booster::predict(const matrix& rows, const char* how) {
+  const std::uint64_t* shape = nullptr;
+  std::uint64_t dimensions = 0;
   const float* values = nullptr;
-  check(XGBoosterPredictFromDMatrix(handle_, rows.handle(), how, &shape, &dimensions, &values));
+  library_->check(
+      library_->functions().XGBoosterPredictFromDMatrix(handle_, rows.handle(), how, &shape, &dimensions, &values));
   std::uint64_t outputs = 1;
-  for (bst_ulong i = 1; i < dimensions; ++i)
+  for (std::uint64_t i = 1; i < dimensions; ++i)
     outputs *= shape[i];
   return {outputs, {values, dimensions == 0 ? 0 : shape[0] * outputs}};
 }

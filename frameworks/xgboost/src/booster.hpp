@@ -1,5 +1,7 @@
 #pragma once
 
+#include "library.hpp"
+
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 
@@ -12,28 +14,17 @@
 #include <utility>
 #include <vector>
 
-/// RAII wrappers of XGBoost's C interface. Errors of the library are thrown as `library_error`. XGBoost's collective
-/// layer is thread-local, so objects that train together stay in one thread.
+/// RAII wrappers of XGBoost's data sets and boosters. Errors of the library are thrown as `library_error`. XGBoost's
+/// collective layer is thread-local, so objects that train together stay in one thread.
 namespace troupe::xgboost {
-
-/// An error reported by XGBoost.
-class library_error : public exception {
- public:
-  explicit library_error(std::string text) : exception{errc::user_error, std::move(text)} {}
-};
-
-/// Throws XGBoost's last error unless `result` is 0.
-void check(int result);
-
-/// The library's version: "1.7.4".
-[[nodiscard]] std::string version_text();
 
 /// Samples with their features, row after row; NaN is a missing value.
 class matrix {
  public:
   /// Copies `values`: `rows` rows of equally many features.
-  matrix(std::span<const float> values, std::uint64_t rows, int threads);
-  matrix(matrix&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  matrix(library_ptr functions, std::span<const float> values, std::uint64_t rows, int threads);
+  matrix(matrix&& other) noexcept
+      : library_(std::move(other.library_)), handle_(std::exchange(other.handle_, nullptr)) {}
   matrix& operator=(matrix&&) = delete;
   ~matrix();
 
@@ -43,15 +34,16 @@ class matrix {
   [[nodiscard]] void* handle() const noexcept { return handle_; }
 
  private:
+  library_ptr library_;
   void* handle_ = nullptr;
 };
 
 class booster {
  public:
   /// For training on the first set of `cached`, and evaluating all of them.
-  explicit booster(std::span<void* const> cached);
-  booster() : booster(std::span<void* const>{}) {}
-  booster(booster&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  explicit booster(library_ptr functions, std::span<void* const> cached = {});
+  booster(booster&& other) noexcept
+      : library_(std::move(other.library_)), handle_(std::exchange(other.handle_, nullptr)) {}
   booster& operator=(booster&&) = delete;
   ~booster();
 
@@ -59,6 +51,9 @@ class booster {
 
   /// `round` counts from 0.
   void update(std::uint64_t round, const matrix& training);
+  /// The same with the gradients of a custom objective, and their derivatives: `outputs` per row, row after row.
+  void boost(std::uint64_t round, const matrix& training, std::uint64_t outputs, std::span<float> gradients,
+             std::span<float> hessians);
 
   /// The metrics of each set, as "NAME-METRIC".
   [[nodiscard]] metric_map evaluate(std::uint64_t round, std::span<const std::pair<std::string, const matrix*>> sets);
@@ -74,8 +69,13 @@ class booster {
     std::span<const float> values;
   };
   [[nodiscard]] predictions predict(const matrix& rows);
+  /// The scores of the training set before the objective's transformation, for the gradients of the next round.
+  [[nodiscard]] predictions training_scores(const matrix& training);
 
  private:
+  [[nodiscard]] predictions predict(const matrix& rows, const char* how);
+
+  library_ptr library_;
   void* handle_ = nullptr;
 };
 

@@ -23,14 +23,20 @@ std::uint64_t width_of(const booster& model) {
   }
 }
 
-boosting::loaded_model load(std::span<const std::byte> model) {
-  auto loaded = std::make_shared<booster>();
+library_ptr opened(const std::filesystem::path& asked) {
+  return value_or_throw(library::open(value_or_throw(find_library(asked))));
+}
+
+boosting::loaded_model load(const library_ptr& functions, std::span<const std::byte> model) {
+  auto loaded = std::make_shared<booster>(functions);
   loaded->load(model);
   loaded->set("nthread", "1");
-  return {width_of(*loaded), [loaded](std::span<const float> values, std::uint64_t rows) {
-            auto found = loaded->predict(matrix{values, rows, 1}).values;
+  return {width_of(*loaded),
+          [functions, loaded](std::span<const float> values, std::uint64_t rows) {
+            auto found = loaded->predict(matrix{functions, values, rows, 1}).values;
             return std::vector<float>{found.begin(), found.end()};
-          }};
+          },
+          "XGBoost " + functions->version().text()};
 }
 
 } // namespace
@@ -39,20 +45,24 @@ expected<std::vector<std::string>> feature_names(const serialization::checkpoint
   return boosting::feature_names(this_library, source);
 }
 
-expected<inference::predictor_ptr> load_predictor(const serialization::checkpoint& source) {
-  return boosting::load_predictor(this_library, source, load);
+expected<inference::predictor_ptr> load_predictor(const serialization::checkpoint& source,
+                                                  const std::filesystem::path& asked) {
+  return boosting::load_predictor(this_library, source,
+                                  [&asked](std::span<const std::byte> model) { return load(opened(asked), model); });
 }
 
 expected<void> export_model(const serialization::checkpoint& source, const std::filesystem::path& path,
-                            serialization::existing_file existing) {
+                            serialization::existing_file existing, const std::filesystem::path& asked) {
   if (path.extension() != ".ubj" && path.extension() != ".json")
     return fail(
         errc::invalid_argument,
         fmt::format("{}: XGBoost's models are .ubj or .json: give a name with one of these extensions", path.string()));
-  return boosting::export_model(this_library, source, path, existing, [&path](const std::vector<std::byte>& stored) {
-    auto model = booster{};
+  return boosting::export_model(this_library, source, path, existing, [&](std::vector<std::byte> stored) {
+    if (path.extension() == ".ubj")
+      return stored;
+    auto model = booster{opened(asked)};
     model.load(stored);
-    return model.save(path.extension().string().substr(1));
+    return model.save("json");
   });
 }
 

@@ -1,5 +1,4 @@
 #include "rabit_group.hpp"
-#include "booster.hpp"
 
 #include <troupe/runtime/keys.hpp>
 #include <troupe/serialization/files/digest.hpp>
@@ -14,7 +13,7 @@
 #include <mutex>
 #include <stop_token>
 #include <thread>
-#include <xgboost/c_api.h>
+#include <utility>
 
 namespace troupe::xgboost {
 
@@ -53,22 +52,45 @@ std::string own_address() {
   return found == nullptr ? "127.0.0.1" : found;
 }
 
-/// Drops the line in which a worker logs its task id, because it contains the secret (no longer valid by then).
+/// Drops the lines in which a worker logs its task id: with 1.7 it contains the secret (no longer valid by then).
 void print_log(const char* line) {
-  if (std::strstr(line, "got new rank") == nullptr)
+  if (std::strstr(line, "got new rank") == nullptr && std::strstr(line, "got rank") == nullptr)
     std::fprintf(stderr, "%s\n", line);
 }
 
-void check_version() {
-  int major = 0;
-  int minor = 0;
-  int patch = 0;
-  XGBoostVersion(&major, &minor, &patch);
-  // The tracker's protocol differs from 2.1 on, and only 1.7 is tested.
-  if (major != 1 || minor != 7)
-    throw exception{errc::unsatisfiable, fmt::format("XGBoost {}.{} can train with one worker only: several workers "
-                                                     "need XGBoost 1.7, whose collective layer is supported",
-                                                     major, minor)};
+/// For the end of a group, in which a lost tracker or peer is no news.
+void drop_log(const char*) {}
+
+void check_version(const library_version& version) {
+  // 2.0 has another tracker protocol than 1.7, and no tracker of its own.
+  if (tracker_of(version) == tracker_kind::none)
+    throw exception{errc::unsatisfiable, fmt::format("XGBoost {} can train with one worker only: several workers need "
+                                                     "XGBoost 1.7, or 2.1 or later",
+                                                     version.text())};
+}
+
+/// What a worker of the version's collective layer is configured with.
+nlohmann::json worker_options(const library_version& version, const rendezvous_point& where, std::uint32_t rank,
+                              std::chrono::seconds deadline) {
+  if (tracker_of(version) == tracker_kind::librarys)
+    return {{"dmlc_communicator", "rabit"},
+            {"dmlc_tracker_uri", where.host.data()},
+            {"dmlc_tracker_port", where.port},
+            {"dmlc_task_id", library_tracker::task_id(rank)},
+            // Does not retry a lost peer.
+            {"dmlc_retry", 1},
+            {"dmlc_timeout", deadline.count()}};
+  auto secret = std::string{where.secret.begin(), where.secret.end()};
+  return {{"xgboost_communicator", "rabit"},
+          {"rabit_tracker_uri", where.host.data()},
+          {"rabit_tracker_port", where.port},
+          {"rabit_task_id", rabit_tracker::task_id(rank, secret)},
+          // Does not retry a lost peer.
+          {"DMLC_WORKER_CONNECT_RETRY", 1},
+          {"rabit_timeout", 1},
+          {"rabit_timeout_sec", deadline.count()},
+          // The ring hangs if a peer is lost; the tree does not.
+          {"rabit_reduce_ring_mincount", 2'147'483'647}};
 }
 
 } // namespace
@@ -83,53 +105,58 @@ expected<void> check_data_plane(const std::string& host, bool trusted_network) {
                           host));
 }
 
-rabit_group::rabit_group(train_context& ctx, const settings& how) {
+rabit_group::rabit_group(train_context& ctx, library_ptr functions, const settings& how)
+    : library_(std::move(functions)), deadline_(how.deadline) {
   if (ctx.world_size() == 1)
     return;
-  check_version();
-  const auto deadline = how.deadline;
+  check_version(library_->version());
   auto where = rendezvous_point{};
   if (ctx.rank() == 0) {
     auto secret = serialization::random_hex(where.secret.size() / 2);
     std::ranges::copy(secret, where.secret.begin());
     auto host = own_address().substr(0, where.host.size() - 1);
-    tracker_ = value_or_throw(rabit_tracker::start(host, ctx.world_size(), secret, deadline));
-    where.port = tracker_->port();
+    where.port = start_tracker(host, ctx.world_size(), secret);
     std::ranges::copy(host, where.host.begin());
   }
   ctx.broadcast(std::span{reinterpret_cast<std::uint8_t*>(&where), sizeof where});
   value_or_throw(check_data_plane(where.host.data(), how.trusted_network));
-  auto secret = std::string{where.secret.begin(), where.secret.end()};
-  auto options = nlohmann::json{{"xgboost_communicator", "rabit"},
-                                {"rabit_tracker_uri", where.host.data()},
-                                {"rabit_tracker_port", where.port},
-                                {"rabit_task_id", rabit_tracker::task_id(ctx.rank(), secret)},
-                                // Does not retry a lost peer.
-                                {"DMLC_WORKER_CONNECT_RETRY", 1},
-                                {"rabit_timeout", 1},
-                                {"rabit_timeout_sec", deadline.count()},
-                                // The ring hangs if a peer is lost; the tree does not.
-                                {"rabit_reduce_ring_mincount", 2'147'483'647}};
-  check(XGBRegisterLogCallback(print_log));
-  auto limit = watchdog{deadline + std::chrono::seconds{5}, "XGBoost's workers have not connected to each other"};
+  library_->check(library_->functions().XGBRegisterLogCallback(print_log));
+  connect(worker_options(library_->version(), where, ctx.rank(), deadline_).dump());
+  // Ranks must be the run's, because each rank trains on its own range of rows.
+  if (library_->functions().XGCommunicatorGetRank() != static_cast<int>(ctx.rank()) ||
+      library_->functions().XGCommunicatorGetWorldSize() != static_cast<int>(ctx.world_size()))
+    throw exception{errc::internal, "XGBoost's ranks are not the run's"};
+  // The library's tracker serves anybody. Another process that took a place has left one of the ranks without.
+  ctx.barrier();
+}
+
+std::uint16_t rabit_group::start_tracker(const std::string& host, std::uint32_t world_size, const std::string& secret) {
+  if (tracker_of(library_->version()) == tracker_kind::librarys) {
+    library_tracker_ = std::make_unique<library_tracker>(library_, host, world_size, deadline_);
+    return library_tracker_->port();
+  }
+  tracker_ = value_or_throw(rabit_tracker::start(host, world_size, secret, deadline_));
+  return tracker_->port();
+}
+
+void rabit_group::connect(const std::string& options) {
+  auto limit = watchdog{deadline_ + std::chrono::seconds{5}, "XGBoost's workers have not connected to each other"};
   try {
-    check(XGCommunicatorInit(options.dump().c_str()));
+    library_->check(library_->functions().XGCommunicatorInit(options.c_str()));
   } catch (const library_error& x) {
     if (tracker_ && tracker_->reason().code != errc::none)
       throw exception{tracker_->reason()};
     throw;
   }
   member_ = true;
-  // Ranks must be the run's, because each rank trains on its own range of rows.
-  if (XGCommunicatorGetRank() != static_cast<int>(ctx.rank()) ||
-      XGCommunicatorGetWorldSize() != static_cast<int>(ctx.world_size()))
-    throw exception{errc::internal, "XGBoost's ranks are not the run's"};
 }
 
 void rabit_group::leave() noexcept {
-  if (member_)
-    (void)XGCommunicatorFinalize();
-  member_ = false;
+  if (!std::exchange(member_, false))
+    return;
+  auto limit = watchdog{deadline_ + std::chrono::seconds{5}, "XGBoost has not left its workers' group"};
+  (void)library_->functions().XGBRegisterLogCallback(drop_log);
+  (void)library_->functions().XGCommunicatorFinalize();
 }
 
 rabit_group::~rabit_group() {

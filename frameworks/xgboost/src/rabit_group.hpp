@@ -1,11 +1,15 @@
 #pragma once
 
+#include "library.hpp"
+#include "library_tracker.hpp"
 #include "rabit_tracker.hpp"
 #include "settings.hpp"
 
 #include <troupe/error.hpp>
 #include <troupe/train_context.hpp>
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -21,18 +25,27 @@ class rabit_group {
  public:
   /// Returns once all workers are connected. A process that does not connect within the deadline exits, so that it can
   /// be replaced: XGBoost itself would wait forever. Throws `exception` and `library_error`.
-  rabit_group(train_context& ctx, const settings& how);
+  rabit_group(train_context& ctx, library_ptr functions, const settings& how);
 
   /// Closes the connections, so that no peer waits for this rank.
   ~rabit_group();
   rabit_group(const rabit_group&) = delete;
   rabit_group& operator=(const rabit_group&) = delete;
 
-  /// Closes the connections now. Does not throw.
+  /// Closes the connections now. Does not throw. A process that does not get through within the deadline exits.
   void leave() noexcept;
 
  private:
+  /// Starts the tracker of this version, and returns its port.
+  [[nodiscard]] std::uint16_t start_tracker(const std::string& host, std::uint32_t world_size,
+                                            const std::string& secret);
+  void connect(const std::string& options);
+
+  library_ptr library_;
+  std::chrono::seconds deadline_;
+  /// On rank 0, one of these.
   std::unique_ptr<rabit_tracker> tracker_;
+  std::unique_ptr<library_tracker> library_tracker_;
   bool member_ = false;
 };
 

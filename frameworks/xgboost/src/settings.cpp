@@ -55,14 +55,17 @@ expected<settings> settings_of(const training_config& config) {
   TROUPE_TRY(check_parameters(config.parameters));
   if (config.deadline < std::chrono::seconds{1})
     return boosting::refuse("deadline is shorter than a second");
-  auto result = settings{boosting::shared_settings(config), config.deadline, config.trainer.cluster.trusted_network};
+  auto result = settings{boosting::shared_settings(config), config.deadline, config.trainer.cluster.trusted_network,
+                         config.library.string()};
   auto most = most_model_bytes(config.parameters, config.rounds);
   TROUPE_TRY(boosting::complete(result, config.rounds, most, "max_depth and max_leaves"));
   return result;
 }
 
 boosting::own_settings own_settings_of(const settings& what) {
-  return {.options = {{"deadline", what.deadline.count()}, {"trusted_network", what.trusted_network}}};
+  return {.options = {{"deadline", what.deadline.count()},
+                      {"trusted_network", what.trusted_network},
+                      {"library", what.library}}};
 }
 
 expected<settings> read_settings(const nlohmann::json& config, const nlohmann::json& options) {
@@ -70,6 +73,7 @@ expected<settings> read_settings(const nlohmann::json& config, const nlohmann::j
   auto read_own = [&result](const nlohmann::json&, const nlohmann::json& more) {
     result.deadline = std::chrono::seconds{more.at("deadline").get<std::int64_t>()};
     more.at("trusted_network").get_to(result.trusted_network);
+    more.at("library").get_to(result.library);
   };
   TROUPE_TRY(boosting::read_settings(this_library, config, options, result, read_own));
   return result;

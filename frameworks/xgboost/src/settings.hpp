@@ -20,6 +20,7 @@ struct settings : boosting::settings {
   std::chrono::seconds deadline{0};
   /// `cluster_config::trusted_network`.
   bool trusted_network = false;
+  std::string library;
 };
 
 /// Fails with `errc::invalid_argument` for an invalid configuration.

@@ -50,7 +50,7 @@ inline boosting::training_sets make_sets(train_context& ctx) {
   ctx.heartbeat();
   const auto& what = boosting::user_options(ctx).at("kill").get_ref<const std::string&>();
   auto count = boosting::user_config(ctx).at("rows").get<std::uint64_t>();
-  if (what == "two classes" || what == "three classes") {
+  if (what == "two classes" || what.starts_with("three classes")) {
     auto classes = what == "two classes" ? 2 : 3;
     return {class_rows(count, 7, classes), {{"validation", class_rows(500, 9, classes)}}};
   }

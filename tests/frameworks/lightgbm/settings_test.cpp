@@ -1,3 +1,4 @@
+#include "booster.hpp"
 #include "library.hpp"
 #include "settings.hpp"
 
@@ -95,6 +96,15 @@ TEST_CASE("the memory for a model grows with rounds, classes and leaves") {
   CHECK(bytes({{"num_leaves", "63"}}, 100) > bytes({}, 100));
   CHECK(bytes({{"num_class", 8}}, 100) >= 4 * bytes({}, 100));
   CHECK(!most_model_bytes({{"num_leaves", 1e12}}, 10));
+}
+
+TEST_CASE("a model of a newer format than the library's is refused") {
+  auto model = [](const std::string& version) { return "tree\nversion=" + version + "\nnum_class=1\n"; };
+  CHECK_NOTHROW(check_format(model("v4"), model("v4")));
+  CHECK_NOTHROW(check_format(model("v3"), model("v4")));
+  CHECK_NOTHROW(check_format(model("v9"), model("v10")));
+  CHECK_THROWS_WITH_AS(check_format(model("v5"), model("v4")),
+                       "the model has format v5, and this LightGBM knows formats up to v4", exception);
 }
 
 TEST_CASE("a library that is missing, or is not LightGBM's, is refused with what to do") {

@@ -44,6 +44,7 @@ TEST_CASE("settings reach the workers unchanged") {
   config.checkpoint_every = 7;
   config.model_bytes = 123'456;
   config.deadline = std::chrono::seconds{99};
+  config.library = "/opt/libxgboost.so";
   config.trainer.cluster.trusted_network = true;
   auto sent = settings_of(config).value();
   auto own = own_settings_of(sent);
@@ -58,6 +59,7 @@ TEST_CASE("settings reach the workers unchanged") {
   CHECK(got.model_bytes == 123'456);
   CHECK(got.deadline == config.deadline);
   CHECK(got.trusted_network);
+  CHECK(got.library == "/opt/libxgboost.so");
   CHECK(!read_settings({{"mine", 1}}, nlohmann::json::object()));
 }
 

@@ -26,10 +26,11 @@ std::vector<float> predicted(const std::string& checkpoint) {
 /// Predictions of a model trained by XGBoost alone in this thread.
 std::vector<float> predicted_alone(const boosting::feature_table& rows, const boosting::feature_table& others,
                                    const std::string& parameters) {
-  auto training = xgboost::matrix{rows.features, rows.rows, 1};
+  auto functions = value_or_throw(xgboost::library::open(value_or_throw(xgboost::find_library())));
+  auto training = xgboost::matrix{functions, rows.features, rows.rows, 1};
   training.set("label", rows.label);
   void* handles[] = {training.handle()};
-  auto model = xgboost::booster{handles};
+  auto model = xgboost::booster{functions, handles};
   model.set("tree_method", "hist");
   model.set("nthread", "1");
   auto named = nlohmann::json::parse(parameters);
@@ -37,7 +38,7 @@ std::vector<float> predicted_alone(const boosting::feature_table& rows, const bo
     model.set(name, xgboost::parameter_text(value));
   for (std::uint64_t round = 0; round < 12; ++round)
     model.update(round, training);
-  auto found = model.predict(xgboost::matrix{others.features, others.rows, 1});
+  auto found = model.predict(xgboost::matrix{functions, others.features, others.rows, 1});
   return {found.values.begin(), found.values.end()};
 }
 

@@ -1,14 +1,11 @@
-#include "boosting_run.hpp"
+#include "custom_functions.hpp"
 
 #include <troupe/xgboost.hpp>
 
 using namespace troupe;
 
 int main(int argc, char** argv) {
-  auto train = xgboost::training_function("train", testing::make_sets);
-  auto program = app{argc, argv, {train}};
   xgboost::training_config config;
   config.deadline = std::chrono::seconds{60};
-  return testing::run_boosting(argc, argv, config,
-                               [&](const auto& all) { return xgboost::make_trainer(program, train, all); });
+  return testing::run_custom(argc, argv, config, xgboost::training_function, xgboost::make_trainer);
 }

@@ -27,12 +27,16 @@ namespace troupe::lightgbm {
 /// Each worker fetches evaluation sets completely, since LightGBM's metrics are not distributed.
 using boosting::training_sets;
 
+using boosting::custom_functions;
 using boosting::make_training_sets;
+using boosting::metric_term;
+using boosting::scored_rows;
 using boosting::user_config;
 using boosting::user_options;
 
-/// A training function that trains with LightGBM.
-[[nodiscard]] function training_function(std::string name, make_training_sets make);
+/// A training function that trains with LightGBM, and with the user's own objective and metrics, if any. With an
+/// objective, `objective` is not among the parameters, scores start at 0, and predictions are scores.
+[[nodiscard]] function training_function(std::string name, make_training_sets make, custom_functions custom = {});
 
 struct training_config {
   /// LightGBM's own, by name: {"objective": "binary", "num_leaves": 31}. Part of the run's identity. Defaults:

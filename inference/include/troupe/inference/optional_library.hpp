@@ -7,7 +7,7 @@
 
 namespace troupe::inference {
 
-/// A shared library that is opened at run time, because Debian has no package of it: programs build, start and do
+/// A shared library that is opened at run time, because Debian need not have a package of it: programs build, start and do
 /// everything else without it.
 struct optional_library {
   /// For messages: "LightGBM".

@@ -5,6 +5,7 @@
 #include <troupe/boosting/tables.hpp>
 #include <troupe/boosting/work_watch.hpp>
 #include <troupe/data/feature_rows.hpp>
+#include <troupe/error.hpp>
 #include <troupe/metrics.hpp>
 
 #include <cstddef>
@@ -39,14 +40,23 @@ class learner {
   [[nodiscard]] virtual std::vector<std::byte> save() = 0;
 };
 
+/// The library on this host, on which a run's bits depend.
+struct library_build {
+  /// A version, or a fingerprint of its file. Must be the same on all ranks.
+  std::string id;
+  /// Whether a run that began with the library `earlier` can go on with `now`: an error says why not. Without it, the
+  /// library decides when it reads the model.
+  expected<void> (*accepts)(const std::string& earlier, const std::string& now) = nullptr;
+};
+
 /// A run from its first round, or the one it resumes from, to its last. A round is a step.
 class rounds {
  public:
-  /// Makes the data sets, and checks that they equal those of the other ranks and those of the resumed checkpoint. The
-  /// same for `build`, which identifies what the library's bits depend on; empty if the numerics fingerprint covers it.
-  /// Tracks the memory for the model. Called on all ranks. Throws `exception`.
+  /// Makes the data sets, and checks that they equal those of the other ranks and those of the resumed checkpoint.
+  /// `build` must equal that of the other ranks; a run resumes with another one, with a warning, if the model can be
+  /// read. Tracks the memory for the model. Called on all ranks. Throws `exception`.
   rounds(train_context& ctx, const tree_library& library, settings how, const make_training_sets& make,
-         const std::string& build = {});
+         library_build build);
   rounds(const rounds&) = delete;
   rounds& operator=(const rounds&) = delete;
 
@@ -62,16 +72,23 @@ class rounds {
   void run(learner& trees);
 
  private:
-  void compare(const tree_library& library, const std::string& build);
-  void remember(const tree_library& library, const std::string& data, const std::string& build);
-  void preprocess(const tree_library& library);
+  void compare();
+  /// Compares the library with that of the checkpoint.
+  void compare_build(const std::string& before);
+  void remember(const std::string& data);
+  void preprocess();
   void begin(learner& trees, std::uint64_t rounds);
+  void resume(learner& trees);
   [[nodiscard]] metric_map compute(learner& trees, std::uint64_t round);
   /// False if the run is to end.
   [[nodiscard]] bool do_round(learner& trees, std::uint64_t round);
   void keep_model(learner& trees);
 
   train_context& ctx_;
+  tree_library library_;
+  library_build build_;
+  /// The build that wrote the checkpoint, if it is another one.
+  std::string earlier_build_;
   settings how_;
   training_sets sets_;
   data::known_categories categories_;

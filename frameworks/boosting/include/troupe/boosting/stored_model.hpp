@@ -48,6 +48,8 @@ struct loaded_model {
   std::uint64_t features = 0;
   /// Predicts for `rows` rows: the same number of values for each, row after row. Throws `exception`.
   std::function<std::vector<float>(std::span<const float> values, std::uint64_t rows)> predict;
+  /// For `inference::predictor::library`: "XGBoost 1.7.4".
+  std::string library = {};
 };
 
 /// A predictor for rows with these inputs. Its output is "prediction", or one per class: "prediction_0" and so on.

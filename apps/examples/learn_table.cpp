@@ -11,7 +11,7 @@
 #include <string>
 
 void learn(troupe::train_context& ctx) { // runs in every worker process
-  auto options = troupe::data::table_options{.label = ctx.config().at("label")};
+  auto options = troupe::data::table_options{.label = ctx.config().at("label"), .heartbeat = [&] { ctx.heartbeat(); }};
   auto table = value_or_throw(troupe::data::read_table(ctx.options().at("file").get<std::string>(), options));
   auto [training, validation] = troupe::data::prepare(ctx, table, 0.2);
   auto model = troupe::data::dense_model{*training, ctx.seed(), {.hidden = {16}}};

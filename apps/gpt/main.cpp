@@ -209,9 +209,9 @@ void show_validation(const options& o, const gpt::token_windows& text, const tro
 gpt::token_windows open_text(const options& o) {
   const auto block = o.model["block_size"].get<std::uint64_t>();
   const auto from_tokens = !o.tokens.empty();
-  auto result =
-      troupe::value_or_throw(from_tokens ? gpt::open_token_files({o.tokens, o.validation_tokens, o.vocabulary}, block)
-                                         : gpt::read_windows(o.text, block));
+  auto result = troupe::value_or_throw(
+      from_tokens ? gpt::open_token_files({o.tokens, o.validation_tokens, o.vocabulary, "not hashed here", {}}, block)
+                  : gpt::read_windows(o.text, block));
   if (!o.quiet && from_tokens)
     std::printf("gpt: %llu tokens from %s, of a vocabulary of %llu\n", static_cast<unsigned long long>(result.length),
                 o.tokens.c_str(), static_cast<unsigned long long>(result.tokens));

@@ -30,9 +30,11 @@ expected<data::data_set_ptr> windows_of(std::span<const std::uint8_t> part,
 
 /// A file of 16-bit tokens, as nanoGPT's prepare.py writes it, mapped.
 expected<data::data_set_ptr> open_tokens(const std::filesystem::path& path, std::uint64_t block,
-                                         std::uint64_t vocabulary) {
+                                         const token_files& files) {
   TROUPE_TRY(auto tokens, data::read_raw(path, "tokens", dtype::u16));
-  auto result = data::make_token_windows(std::move(tokens), {.context = block, .vocabulary = vocabulary});
+  auto result = data::make_token_windows(
+      std::move(tokens),
+      {.context = block, .vocabulary = files.vocabulary, .name = files.name, .heartbeat = files.heartbeat});
   if (!result)
     return fail(result.error().code, fmt::format("{}: {}", path.string(), result.error().message));
   return result;
@@ -104,8 +106,8 @@ expected<token_windows> read_windows(const std::filesystem::path& path, std::uin
 expected<token_windows> open_token_files(const token_files& files, std::uint64_t block) {
   token_windows result;
   result.tokens = files.vocabulary;
-  TROUPE_TRY(result.training, open_tokens(files.training, block, files.vocabulary));
-  TROUPE_TRY(result.validation, open_tokens(files.validation, block, files.vocabulary));
+  TROUPE_TRY(result.training, open_tokens(files.training, block, files));
+  TROUPE_TRY(result.validation, open_tokens(files.validation, block, files));
   result.length = result.training->size() * block;
   return result;
 }

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace gpt {
@@ -57,6 +59,9 @@ struct token_files {
   std::filesystem::path training;
   std::filesystem::path validation;
   std::uint64_t vocabulary = 0;
+  /// As in `data::token_window_options`.
+  std::string name = {};
+  std::function<void()> heartbeat = {};
 };
 
 /// Maps files of tokens. Windows predict each token once. Fails as `data::read_raw` and `data::make_token_windows` do,

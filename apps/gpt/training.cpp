@@ -77,14 +77,14 @@ double validation_loss(train_context& ctx, network& model, const data::data_set&
   return sums[0] / static_cast<double>(validation.size());
 }
 
-token_windows open_text(const train_context& ctx) {
+token_windows open_text(train_context& ctx) {
   const auto block = ctx.config().at("block_size").get<std::uint64_t>();
   const auto& options = ctx.options();
   if (options.contains("text"))
     return value_or_throw(read_windows(options.at("text").get<std::string>(), block));
   return value_or_throw(
       open_token_files({options.at("tokens").get<std::string>(), options.at("validation_tokens").get<std::string>(),
-                        ctx.config().at("vocabulary")},
+                        ctx.config().at("vocabulary"), "", [&ctx] { ctx.heartbeat(); }},
                        block));
 }
 

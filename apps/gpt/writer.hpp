@@ -16,7 +16,8 @@ namespace gpt {
 /// Generates text with the model of a checkpoint, through a LibTorch predictor. Used from one thread at a time.
 class writer {
  public:
-  /// Fails with `errc::not_found` for a checkpoint of another program, and as `libtorch::load_predictor` does. Sets
+  /// Fails with `errc::not_found` for a checkpoint of another program, with `errc::unsatisfiable` for a model of
+  /// tokens, and as `libtorch::load_predictor` does. Sets
   /// LibTorch's number of threads in this process to 1, so that the text does not depend on the machine's cores.
   [[nodiscard]] static troupe::expected<writer> open(const troupe::serialization::checkpoint& source);
 

@@ -163,7 +163,7 @@ class table_builder {
     columns_ = options_.columns;
     if (columns_.empty())
       for (const auto& name : names_)
-        columns_.push_back({name, csv_type::f32, {}, {}});
+        columns_.push_back({name, csv_type::f32, {}, {}, {}});
     for (auto& wanted : columns_) {
       if (wanted.from.empty())
         wanted.from = {wanted.name};
@@ -186,7 +186,7 @@ class table_builder {
     for (auto [field, column] : targets_) {
       auto value = row.fields()[field];
       auto& builder = builders_[column];
-      if (is_missing(value)) {
+      if (is_missing(value, columns_[column])) {
         if (options_.missing == missing_values::refused || !builder.add_missing())
           return fail(errc::damaged,
                       fmt::format("{}column {}: {} means a missing value: {}", row.place(), show_field(names_[field]),
@@ -209,9 +209,10 @@ class table_builder {
   }
 
  private:
-  [[nodiscard]] bool is_missing(std::string_view field) const {
-    auto text = trimmed(field);
-    return std::ranges::any_of(options_.missing_texts, [&](const std::string& x) { return x == text; });
+  [[nodiscard]] bool is_missing(std::string_view field, const csv_column& column) const {
+    const auto text = trimmed(field);
+    return std::ranges::find(options_.missing_texts, text) != options_.missing_texts.end() ||
+           std::ranges::find(column.missing_texts, text) != column.missing_texts.end();
   }
 
   [[nodiscard]] std::string advice(csv_type type) const {

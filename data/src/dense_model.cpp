@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace troupe::data {
@@ -35,25 +36,39 @@ std::uint64_t count_inputs(const data_set& set, const std::string& name) {
   return column.elements();
 }
 
-/// The number of classes, or 1 for an amount.
-std::uint64_t count_outputs(const data_set& set, const std::string& name) {
+/// The classes of a label, or none for an amount.
+std::vector<std::string> classes_of(const data_set& set, const std::string& name) {
   const auto& column = find_column(set, name);
-  if (column.categories && column.categories->size() > 1 && column.shape.empty())
-    return column.categories->size();
-  if (column.categories)
-    throw exception{errc::mismatch, fmt::format("column '{}' has {} classes: a model needs at least two to tell apart",
-                                                name, column.categories->size())};
-  if (column.type != dtype::f32 || column.elements() != 1)
-    throw exception{errc::mismatch, fmt::format("a dense model learns classes or an amount (f32), and column '{}' is "
-                                                "{}",
-                                                name, describe(column))};
-  return 1;
+  if (column.elements() != 1 || (!column.categories && column.type != dtype::f32))
+    throw exception{errc::mismatch,
+                    fmt::format("a dense model learns a class, in a column of i64 codes with categories, or an amount, "
+                                "f32; column '{}' is {}",
+                                name, describe(column))};
+  if (column.categories && column.categories->size() < 2)
+    throw exception{errc::mismatch,
+                    fmt::format("column '{}' has only one class: a model needs at least two to tell apart", name)};
+  return column.categories ? *column.categories : std::vector<std::string>{};
+}
+
+/// Where the state's values have the names of a model's classes.
+constexpr auto all_classes = "dense_model_classes";
+
+/// Empty if the checkpoint does not have them.
+std::vector<std::string> stored_classes(const serialization::checkpoint& source, std::string_view name) {
+  const auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);
+  const auto place = nlohmann::json::json_pointer{} / all_classes / std::string{name};
+  if (!values.is_object() || !values.contains(place) || !values.at(place).is_array())
+    return {};
+  std::vector<std::string> result;
+  for (const auto& each : values.at(place))
+    result.push_back(each.is_string() ? each.get<std::string>() : each.dump());
+  return result;
 }
 
 std::vector<std::uint64_t> sizes_of(const data_set& set, const dense_model_options& options) {
   std::vector<std::uint64_t> result{count_inputs(set, options.inputs)};
   result.insert(result.end(), options.hidden.begin(), options.hidden.end());
-  result.push_back(count_outputs(set, options.label));
+  result.push_back(std::max<std::uint64_t>(classes_of(set, options.label).size(), 1));
   if (std::ranges::find(result, std::uint64_t{0}) != result.end())
     throw exception{errc::invalid_argument, "dense_model_options::hidden has a layer of size 0"};
   return result;
@@ -80,6 +95,7 @@ dense_model::dense_model(const std::vector<std::uint64_t>& sizes, dense_model_op
 
 dense_model::dense_model(const data_set& training, std::uint64_t seed, const dense_model_options& options)
     : dense_model(sizes_of(training, options), options) {
+  classes_ = classes_of(training, options.label);
   mean_.resize(parameters_.size());
   variance_.resize(parameters_.size());
   for (std::size_t i = 0; i + 1 < layers_.size(); ++i) {
@@ -104,6 +120,7 @@ void dense_model::track(tracked_state& state, std::string_view name) {
     state.track(name_of_layer(name, i, "weights"), weights_of(each), {each.inputs, each.outputs});
     state.track(name_of_layer(name, i, "bias"), bias_of(each), {each.outputs});
   }
+  state.values()[all_classes][std::string{name}] = classes_;
   state.track(fmt::format("{}/adam/mean", name), mean_);
   state.track(fmt::format("{}/adam/variance", name), variance_);
 }
@@ -127,6 +144,7 @@ expected<dense_model> dense_model::load(const serialization::checkpoint& source,
   if (sizes.empty())
     return fail(errc::not_found, fmt::format("{} has no dense model '{}'", source.directory().string(), name));
   auto result = dense_model{sizes, std::move(options)};
+  result.classes_ = stored_classes(source, name);
   for (std::size_t i = 0; i < result.layers_.size(); ++i) {
     const auto& each = result.layers_[i];
     TROUPE_TRY(source.read_tensor(name_of_layer(name, i, "weights"), std::as_writable_bytes(result.weights_of(each))));
@@ -263,7 +281,7 @@ void dense_model::apply(std::span<const float> gradient, std::uint64_t step) {
 
 void dense_model::predict(const batch& samples, std::span<float> out) {
   if (out.size() != samples.size() * outputs())
-    throw exception{errc::invalid_argument, fmt::format("room for {} predictions: {} samples have {} each", out.size(),
+    throw exception{errc::invalid_argument, fmt::format("space for {} predictions: {} samples have {} each", out.size(),
                                                         samples.size(), outputs())};
   const auto all = rows(samples);
   for (std::size_t n = 0; n < samples.size(); ++n) {

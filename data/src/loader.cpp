@@ -53,6 +53,10 @@ class signals_blocked {
 void check(const data_set& set, const loader_options& options) {
   if (options.batch_samples == 0)
     throw exception{errc::invalid_argument, "a batch of 0 samples: set loader_options::batch_samples"};
+  if (const auto* how = std::get_if<shuffle::blocks>(&options.order);
+      how != nullptr && (how->block_samples == 0 || how->window_blocks == 0))
+    throw exception{errc::invalid_argument, "loader_options::order: blocks need at least one sample, and windows one "
+                                            "block"};
   if (options.threads == 0)
     throw exception{errc::invalid_argument,
                     "a loader with 0 threads: set loader_options::prefetch_shards to 0 to fetch nothing ahead"};

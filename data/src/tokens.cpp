@@ -66,9 +66,8 @@ class token_windows final : public data_set {
       const auto first = samples[i] * stride_;
       const auto good = widen_(tokens_.bytes.data() + first * token_bytes, window.size(), limit_, window.data());
       if (good < window.size())
-        return fail(errc::damaged, fmt::format("column '{}': token {} is negative or not less than {}, the size of the "
-                                               "vocabulary",
-                                               tokens_.spec.name, first + good, limit_));
+        return fail(errc::damaged, fmt::format("column '{}': the token at {} is not from 0 to {}", tokens_.spec.name,
+                                               first + good, limit_ - 1));
       std::copy_n(window.begin(), context_, contexts.subspan(i * context_).begin());
       std::copy_n(window.begin() + 1, context_, targets.subspan(i * context_).begin());
     }
@@ -107,8 +106,12 @@ expected<data_set_ptr> make_token_windows(column tokens, const token_window_opti
   hash.add(tokens.bytes.size());
   hash.add(options.context);
   hash.add(stride);
-  if (options.name.empty())
-    hash.add(tokens.bytes);
+  constexpr std::size_t piece = std::size_t{64} << 20;
+  for (std::size_t at = 0; options.name.empty() && at < tokens.bytes.size(); at += piece) {
+    hash.add(tokens.bytes.subspan(at, std::min(piece, tokens.bytes.size() - at)));
+    if (options.heartbeat)
+      options.heartbeat();
+  }
   return std::make_shared<const token_windows>(std::move(tokens), options.context, stride, options.vocabulary,
                                                hash.digest());
 }

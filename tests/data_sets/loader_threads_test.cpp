@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -119,6 +121,8 @@ TEST_CASE("more threads than shards to fetch ahead are not used") {
     for (std::uint64_t step = 1; step <= 50; ++step)
       for (std::uint32_t v = 0; v < shards; ++v)
         CHECK(w.get(step, v) == w.samples_of(step, v));
+    // Two of the loader, and this one.
+    CHECK(std::distance(std::filesystem::directory_iterator{"/proc/self/task"}, {}) <= 3);
   }
   CHECK(set->most_at_once() <= 3);
 }
@@ -190,8 +194,15 @@ TEST_CASE("a loader that is destroyed waits for its threads, and they fetch noth
     }
     before = set->fetches();
     CHECK(set.use_count() == 1);
+    CHECK(std::distance(std::filesystem::directory_iterator{"/proc/self/task"}, {}) == 1);
     CHECK(set->fetches() == before);
   }
+}
+
+TEST_CASE("an order in blocks of nothing is refused") {
+  for (const auto& order : {shuffle::blocks{0, 4}, shuffle::blocks{4, 0}})
+    CHECK_THROWS_AS((loader{std::make_shared<watched_numbers>(100), {.batch_samples = 10, .order = order}, shards, 1}),
+                    exception);
 }
 
 TEST_CASE("a loader without threads is refused") {

@@ -88,7 +88,7 @@ TEST_CASE("a token outside of the vocabulary is named when it is read") {
   const auto bad = set->fetch(std::vector<std::uint64_t>{7}, out);
   REQUIRE(!bad);
   CHECK(bad.error().code == errc::damaged);
-  CHECK(bad.error().message == "column 'tokens': token 40 is negative or not less than 40, the size of the vocabulary");
+  CHECK(bad.error().message == "column 'tokens': the token at 40 is not from 0 to 39");
   const auto negative =
       value_or_throw(make_token_windows(make_column("t", std::vector<std::int32_t>{0, -1, 2}), {.context = 1}));
   CHECK_FALSE(negative->fetch(std::vector<std::uint64_t>{0}, out).has_value());
@@ -112,6 +112,15 @@ TEST_CASE("tokens of all integer types, and from an NPY file") {
   CHECK_FALSE(make_token_windows(make_column("t", std::vector<std::int64_t>{1, 2, 3, 4}, {2}), {.context = 1}));
 }
 
+TEST_CASE("there is a heartbeat while tokens are hashed, and none is needed for a name") {
+  const auto file = token_file{5};
+  auto beats = 0;
+  CHECK(make_token_windows(file.open(), {.context = 2, .heartbeat = [&] { ++beats; }}));
+  CHECK(beats == 1);
+  CHECK(make_token_windows(file.open(), {.context = 2, .name = "a", .heartbeat = [&] { ++beats; }}));
+  CHECK(beats == 1);
+}
+
 TEST_CASE("windows that cannot be made are refused") {
   const auto file = token_file{5};
   CHECK(error_of(make_token_windows(file.open(), {})).find("context is 0") != std::string::npos);
@@ -129,6 +138,8 @@ TEST_CASE("a raw file is mapped, and its size checked") {
   CHECK(bad.error().message.find("it has 12 bytes, expected a multiple of 8, the size of a sample of u16[4]") !=
         std::string::npos);
   CHECK(read_raw(file.path, "x", dtype::u16, {0}).error().code == errc::invalid_argument);
+  CHECK(read_raw(file.path, "x", dtype::u16, {(std::uint64_t{1} << 62) + 1, 8}).error().code == errc::invalid_argument);
+  CHECK(read_raw(file.path, "x", dtype::boolean).error().code == errc::invalid_argument);
   CHECK(read_raw(file.place.path() / "absent", "x", dtype::u16).error().code == errc::not_found);
   std::ofstream{file.place.path() / "empty"} << "";
   CHECK(read_raw(file.place.path() / "empty", "x", dtype::u16).error().code == errc::damaged);

@@ -37,7 +37,7 @@ class examples final : public data::data_set {
  public:
   examples(std::uint64_t size, example_source source, std::string name)
       : size_(size), source_(std::move(source)), fingerprint_(data::fingerprint_of("torch::data " + name)) {
-    const auto first = source_(0);
+    const auto first = value_or_throw(make(0));
     columns_ = {column_of(first.data, "data"), column_of(first.target, "target")};
   }
 

@@ -41,10 +41,13 @@ struct uniform {
 
 /// For data that is slow to read at random places, such as files larger than memory or on spinning disks. The samples
 /// are cut into blocks of `block_samples` neighbours. Each epoch shuffles the blocks, puts `window_blocks` of them at a
-/// time together, and shuffles the samples of such a window. Batches read from one window at a time, or from two.
-/// Samples of one block stay within one window, so the data should not be sorted, or the window be large.
+/// time together, and shuffles the samples of such a window. A batch that is no larger than a window reads from one or
+/// two of them. Samples of one block stay in one window, or two neighbouring ones, so the data should not be sorted, or
+/// the window be large.
 struct blocks {
+  /// Positive.
   std::uint64_t block_samples = 1024;
+  /// Positive.
   std::uint64_t window_blocks = 16;
   bool operator==(const blocks&) const = default;
 };

@@ -30,6 +30,8 @@ struct csv_column {
   /// The categories, if known: code i means `categories[i]`, and any other text is an error. If empty, they are
   /// collected from the file. Give a validation file the training file's categories.
   std::vector<std::string> categories = {};
+  /// Fields that mean a missing value in this column, besides `csv_options::missing_texts`.
+  std::vector<std::string> missing_texts = {};
 };
 
 /// What to do with a missing field.

@@ -44,7 +44,7 @@ struct dense_model_options {
 ///         model.add_gradient(batches(step, shard), shard);
 ///       model.apply(step.all_reduce(), step.number());
 ///
-/// Used by one thread. Its memory is tracked, so it does not move.
+/// Used by one thread. Must outlive the training function once it is tracked.
 class dense_model {
  public:
   /// Draws the parameters from a seed, such as `ctx.seed()` (He and others, "Delving deep into rectifiers", 2015); the
@@ -52,7 +52,8 @@ class dense_model {
   dense_model(const data_set& training, std::uint64_t seed, const dense_model_options& options = {});
 
   /// Tracks parameters and Adam's state: "NAME/layer 0/weights" ({inputs, outputs}), "NAME/layer 0/bias",
-  /// "NAME/adam/mean" and "NAME/adam/variance". A resumed run has them from its checkpoint afterwards.
+  /// "NAME/adam/mean" and "NAME/adam/variance", and the names of the classes in the state's values. A resumed run has
+  /// them from its checkpoint afterwards.
   void track(tracked_state& state, std::string_view name = "model");
 
   /// The parameters that a run tracked under `name`, to predict with. Fails with `errc::not_found` or
@@ -65,6 +66,8 @@ class dense_model {
   dense_model& operator=(const dense_model&) = delete;
 
   [[nodiscard]] std::uint64_t inputs() const noexcept { return layers_.front().inputs; }
+  /// The texts of the classes, by code; empty for an amount.
+  [[nodiscard]] const std::vector<std::string>& classes() const noexcept { return classes_; }
   /// The number of classes, or 1 for an amount.
   [[nodiscard]] std::uint64_t outputs() const noexcept { return layers_.back().outputs; }
   [[nodiscard]] std::uint64_t gradient_elements() const noexcept { return parameters_.size(); }
@@ -109,6 +112,7 @@ class dense_model {
   [[nodiscard]] double label_of(const batch& samples, std::size_t sample) const;
 
   dense_model_options options_;
+  std::vector<std::string> classes_;
   std::vector<layer> layers_;
   std::vector<float> parameters_;
   std::vector<float> mean_;

@@ -15,7 +15,8 @@ namespace troupe::data {
 enum class epoch_end : std::uint8_t {
   /// The batch continues with the next epoch: every epoch has each sample exactly once, and may begin within a batch.
   run_on,
-  /// Every epoch begins with a batch; samples that do not fill one are left out, different ones in each epoch.
+  /// Every epoch begins with a batch; samples that do not fill one are left out, different ones in each epoch; with
+  /// `shuffle::none` always the last ones.
   drop,
   /// Every epoch begins with a batch; the last one is filled with repeated samples, different ones in each epoch.
   repeat,
@@ -52,7 +53,7 @@ struct loader_options {
 class loader {
  public:
   /// Throws `exception` (`errc::invalid_argument`) if the data set is smaller than a batch, unless samples are
-  /// repeated, and for no threads.
+  /// repeated, for no threads, and for an order in blocks of 0.
   loader(const train_context& ctx, data_set_ptr set, loader_options options);
 
   /// For use outside of a run, with the values that a run provides (a last step of 0 means no end).

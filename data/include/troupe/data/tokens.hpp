@@ -5,6 +5,7 @@
 #include <troupe/error.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace troupe::data {
@@ -12,13 +13,16 @@ namespace troupe::data {
 struct token_window_options {
   /// Tokens in a sample's context.
   std::uint64_t context = 0;
-  /// Tokens from the beginning of one window to that of the next. 0: `context`, so that every token is a target once an
+  /// Tokens from the beginning of one window to that of the next. 0: `context`, so that no token is a target twice an
   /// epoch.
   std::uint64_t stride = 0;
   /// The number of different tokens; each token is checked against it when it is read. 0: not checked.
   std::uint64_t vocabulary = 0;
   /// Identifies the content, in place of a hash over all tokens, as in `make_table`. Empty: hash.
   std::string name = {};
+  /// Called from time to time while tokens are hashed, so that a worker that reads for minutes is not taken for a hang:
+  /// `[&] { ctx.heartbeat(); }`. May be empty.
+  std::function<void()> heartbeat = {};
 };
 
 /// Windows over a long row of tokens, such as `read_raw("train.bin", "tokens", dtype::u16)` or a one-dimensional NPY

@@ -7,8 +7,8 @@
 
 namespace troupe::inference {
 
-/// A shared library that is opened at run time, because Debian need not have a package of it: programs build, start and do
-/// everything else without it.
+/// A shared library that is opened at run time, because Debian need not have a package of it: programs build, start and
+/// do everything else without it.
 struct optional_library {
   /// For messages: "LightGBM".
   std::string name;

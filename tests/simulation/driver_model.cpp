@@ -865,6 +865,9 @@ void driver_model::act(const run_actions& actions) {
       world_.forms(*next);
     if (const auto* begins = std::get_if<begin_all>(&action.what))
       last_decided_ = begins->attempt;
+    if (const auto* refused = std::get_if<refuse_report>(&action.what);
+        refused != nullptr && refused->reason.message == "others have the state")
+      let_go_[refused->worker.value] = true;
     if (const auto* silent = std::get_if<give_up_node>(&action.what))
       world_.gives_up(silent->node, last_decided_, world_.clock() - silent_.at(silent->node));
     if (const auto* fenced = std::get_if<fence_worker>(&action.what))
@@ -935,7 +938,6 @@ void driver_model::carry_out(const run_actions& actions) {
                    [&](const refuse_report& x) {
                      if (x.reason.code == errc::stale_generation)
                        world_.count(branch::stale_report_refused);
-                     let_go_[x.worker.value] = let_go_[x.worker.value] || x.reason.message == "others have the state";
                      answer_report(x.worker, fail(x.reason.code, x.reason.message));
                    },
                    [&](const send_command& x) { send(x); },

@@ -551,6 +551,24 @@ TEST_CASE("if the data network is cut, the side that answers is kept, not the on
       CHECK(fenced->worker.value < 2);
 }
 
+TEST_CASE("a failing run waits for silent nodes that alone have the state, and saves it when they answer") {
+  auto run = survivor(4, 2, {.max_failures = 0});
+  CHECK(kinds(run.on_ended(ended(3))) == list{"abort"});
+  CHECK(run.on_nodes_silent({{0, "node n is silent"}, {1, "node m is silent"}}, start + 1s).empty());
+  CHECK(run.on_tick(start + 3s).empty());
+  CHECK(kinds(run.on_node_answers(0, start + 4s)) == list{"warn"});
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    auto report = report_of(i);
+    report.position = worker_position::between_steps{{step_id{7}, 0}};
+    const auto actions = run.on_report(report, start + 4s);
+    if (i == 0)
+      CHECK(actions.empty());
+  }
+  // The other node is given up, since these have the state.
+  const auto actions = run.on_tick(start + 7s);
+  CHECK(kinds(actions) == list{"give up", "save"});
+}
+
 TEST_CASE("a silent worker is killed if others have the state, and its end is the failure") {
   auto run = survivor(4);
   auto actions = run.on_workers_silent(1, {{{3}, "its process is stopped"}}, start + 1s);

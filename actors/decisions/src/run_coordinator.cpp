@@ -169,8 +169,11 @@ run_actions run_coordinator::give_up_silent(time now) {
   run_actions actions;
   if (over())
     return actions;
-  // In a failing run, silent peers may be the cause; a worker may have noticed first.
-  const auto due = goes_on() ? silent_.take_due(attempt_.workers(), attempt_.began_at(), somebody_has_finished(), now)
+  // In a failing run, silent peers may be the cause; a worker may have noticed first. While the state is to be saved,
+  // they are waited for if nobody else has it, as in any run; saving has its own time limits.
+  const auto* ends = std::get_if<failing>(&phase_);
+  const auto is_needed = goes_on() || (ends != nullptr && !ends->copy.is_over());
+  const auto due = is_needed ? silent_.take_due(attempt_.workers(), attempt_.began_at(), somebody_has_finished(), now)
                              : (is<failing>() ? silent_.take_all() : silent_.take_workers());
   attempt_.set_silent_nodes(silent_.nodes());
   for (const auto& [worker, why] : due.workers)

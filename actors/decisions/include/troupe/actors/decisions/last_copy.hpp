@@ -61,6 +61,8 @@ class last_copy {
   [[nodiscard]] run_actions on_ended(worker_table& workers, worker_id worker);
   /// To be called several times a second.
   [[nodiscard]] run_actions on_tick(worker_table& workers, run_time now);
+  /// Whether nobody is asked to save any more.
+  [[nodiscard]] bool is_over() const noexcept { return std::holds_alternative<copy_phase::over>(phase_); }
   /// Whether the remaining workers' time to end is over.
   [[nodiscard]] bool is_overdue() const noexcept;
 

@@ -833,8 +833,9 @@ void driver_model::note_who_waits_at_the_end(const run_actions& actions) {
     });
   };
   for (const auto& [worker, number] : reports_)
-    if (const auto& said = last_reports_.at(worker);
-        is_in_grace() && said.progress() != nullptr && !said.is<worker_position::caught_up>() && !refuses(worker))
+    if (const auto& said = last_reports_.at(worker); is_in_grace() && !is_given_up(worker) &&
+                                                     said.progress() != nullptr &&
+                                                     !said.is<worker_position::caught_up>() && !refuses(worker))
       // A later report counts: what the earlier one held may have been dropped for a generation that is not told yet.
       waiting_at_the_end_.insert_or_assign(worker, latest_of(said, coordinator_.furthest()));
   for (const auto& action : actions)

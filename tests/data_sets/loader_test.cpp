@@ -1,3 +1,4 @@
+#include "loader_worker.hpp"
 #include "prefetch_plan.hpp"
 
 #include <troupe/data/loader.hpp>
@@ -20,6 +21,7 @@
 
 using namespace troupe;
 using namespace troupe::data;
+using namespace troupe::testing;
 
 namespace {
 
@@ -66,34 +68,6 @@ class numbers final : public data_set {
   mutable std::mutex mutex_;
   mutable std::condition_variable ended_;
   mutable std::uint64_t fetches_ = 0;
-};
-
-constexpr std::uint32_t shards = 8;
-constexpr std::uint64_t seed = 3;
-
-/// Uses a loader as a worker does.
-struct worker {
-  loader batches;
-  data_order order;
-
-  worker(data_set_ptr set, loader_options options)
-      : batches(std::move(set), options, shards, seed),
-        order(batches.epoch_samples(), options.batch_samples, shards, seed, options.order) {}
-
-  std::vector<std::uint64_t> samples_of(std::uint64_t step, std::uint32_t shard) const {
-    std::vector<std::uint64_t> result;
-    order.samples_of(step_id{step}, shard_id{shard}, result);
-    return result;
-  }
-
-  expected<const batch*> ask(std::uint64_t step, std::uint32_t shard) {
-    return batches.fetch(step_id{step}, shard_id{shard}, samples_of(step, shard));
-  }
-
-  std::vector<std::uint64_t> get(std::uint64_t step, std::uint32_t shard) {
-    auto values = value_or_throw(ask(step, shard))->values<std::int64_t>("number");
-    return {values.begin(), values.end()};
-  }
 };
 
 std::vector<shard_of_step> shards_of(std::uint64_t step, std::uint32_t first, std::uint32_t last) {

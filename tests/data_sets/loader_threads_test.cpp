@@ -1,3 +1,5 @@
+#include "loader_worker.hpp"
+
 #include <troupe/data/loader.hpp>
 
 #include <doctest/doctest.h>
@@ -15,11 +17,9 @@
 
 using namespace troupe;
 using namespace troupe::data;
+using namespace troupe::testing;
 
 namespace {
-
-constexpr std::uint32_t shards = 8;
-constexpr std::uint64_t seed = 3;
 
 /// Samples that are their own numbers. Watches how many threads fetch.
 class watched_numbers final : public data_set {
@@ -45,7 +45,7 @@ class watched_numbers final : public data_set {
   }
 
   /// Until this many have been there at once, nobody leaves.
-  std::uint64_t meet = 0;
+  std::uint64_t wait_for = 0;
   /// A sample that cannot be fetched.
   std::uint64_t bad = ~std::uint64_t{0};
 
@@ -55,7 +55,7 @@ class watched_numbers final : public data_set {
       auto lock = std::unique_lock{mutex_};
       most_ = std::max(most_, ++inside_);
       changed_.notify_all();
-      changed_.wait(lock, [&] { return most_ >= meet; });
+      changed_.wait(lock, [&] { return most_ >= wait_for; });
     }
     std::this_thread::yield();
     std::ranges::copy(samples, out.values<std::int64_t>("number").begin());
@@ -78,35 +78,11 @@ class watched_numbers final : public data_set {
   mutable std::uint64_t fetches_ = 0;
 };
 
-struct worker {
-  loader batches;
-  data_order order;
-
-  worker(data_set_ptr set, loader_options options)
-      : batches(std::move(set), options, shards, seed),
-        order(batches.epoch_samples(), options.batch_samples, shards, seed) {}
-
-  [[nodiscard]] std::vector<std::uint64_t> samples_of(std::uint64_t step, std::uint32_t shard) const {
-    std::vector<std::uint64_t> result;
-    order.samples_of(step_id{step}, shard_id{shard}, result);
-    return result;
-  }
-
-  expected<const batch*> ask(std::uint64_t step, std::uint32_t shard) {
-    return batches.fetch(step_id{step}, shard_id{shard}, samples_of(step, shard));
-  }
-
-  std::vector<std::uint64_t> get(std::uint64_t step, std::uint32_t shard) {
-    auto values = value_or_throw(ask(step, shard))->values<std::int64_t>("number");
-    return {values.begin(), values.end()};
-  }
-};
-
 } // namespace
 
 TEST_CASE("several threads fetch at once, and as many as were asked for") {
   auto set = std::make_shared<watched_numbers>(1000);
-  set->meet = 5; // four threads, and the one that asks
+  set->wait_for = 5; // four threads, and the one that asks
   auto w = worker{set, {.batch_samples = 64, .prefetch_shards = 6, .threads = 4}};
   for (std::uint64_t step = 1; step <= 20; ++step)
     for (std::uint32_t v = 0; v < shards; ++v)

@@ -1,5 +1,6 @@
 #include <troupe/data/tar.hpp>
 
+#include "image_contents.hpp"
 #include "image_files.hpp"
 
 #include "images/tar_archive.hpp"
@@ -17,6 +18,7 @@
 
 using namespace troupe;
 using namespace troupe::data;
+using testing::all_of;
 using testing::image_bytes;
 using testing::make_png;
 using testing::write_file;
@@ -129,29 +131,6 @@ struct shards {
     return *result;
   }
 };
-
-/// The first value of each image, and the labels.
-struct contents {
-  std::vector<int> values;
-  std::vector<std::int64_t> labels;
-};
-
-contents all_of(const data_set& set) {
-  std::vector<std::uint64_t> samples(set.size());
-  for (std::size_t i = 0; i < samples.size(); ++i)
-    samples[i] = i;
-  batch out;
-  auto done = set.fetch(samples, out);
-  REQUIRE_MESSAGE(done.has_value(), done.error().message);
-  contents result;
-  for (std::size_t i = 0; i < samples.size(); ++i)
-    result.values.push_back(out.values<std::uint8_t>("image")[i * set.columns().front().elements()]);
-  if (set.columns().size() == 2) {
-    auto labels = out.values<std::int64_t>("label");
-    result.labels.assign(labels.begin(), labels.end());
-  }
-  return result;
-}
 
 } // namespace
 

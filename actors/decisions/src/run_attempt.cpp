@@ -29,7 +29,11 @@ formed_member describe_member(const worker_record& x) {
 } // namespace
 
 run_attempt::run_attempt(settings config, run_course course, step_id first_step)
-    : config_(std::move(config)), course_(std::move(course)), began_at_(first_step), furthest_(first_step) {}
+    : config_(std::move(config)),
+      course_(std::move(course)),
+      silent_(config_.failure),
+      began_at_(first_step),
+      furthest_(first_step) {}
 
 run_attempt::run_attempt(settings config, run_course course, const control_state& from, run_time now)
     : config_(std::move(config)),
@@ -41,6 +45,7 @@ run_attempt::run_attempt(settings config, run_course course, const control_state
       numerics_(from.numerics),
       formed_(from.members),
       has_formed_(false),
+      silent_(config_.failure),
       began_at_(from.began_at),
       furthest_(from.began_at) {
   course_.workers = from.workers;
@@ -96,6 +101,7 @@ run_attempt run_attempt::next() const {
   result.number_ = number_ + 1;
   result.generation_.value = generation_.value + 1;
   result.furthest_ = std::max(furthest_, workers_.furthest());
+  result.silent_ = silent_;
   return result;
 }
 
@@ -339,7 +345,7 @@ run_actions run_attempt::leave_out_cut_off() {
     if (active == nullptr || !active->report || active->report->generation != generation_)
       continue;
     // Nobody knows whether those on a silent node still live.
-    reach.has_state = active->report->progress() != nullptr && !silent_nodes_.contains(member.place.node);
+    reach.has_state = active->report->progress() != nullptr && !silent_.contains(member.place.node);
     reach.unreachable = active->report->unreachable;
   }
   run_actions actions;

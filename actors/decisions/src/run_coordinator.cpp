@@ -19,7 +19,6 @@ run_coordinator::run_coordinator(const settings& config)
       budget_(config.failure.max_failures),
       repeated_(config.first_step),
       in_one_process_(config.in_one_process),
-      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after, config.failure.debugger}),
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
                run_course{config.workers, config.places.size()}, config.first_step) {
   on_started(config.places);
@@ -32,7 +31,6 @@ run_coordinator::run_coordinator(const settings& config, const control_state& fr
       budget_(config.failure.max_failures, from.failures),
       repeated_(from.began_at),
       in_one_process_(config.in_one_process),
-      silent_({config.failure.heartbeat_timeout, config.failure.unreachable_after, config.failure.debugger}),
       attempt_({config.run, config.failure, config.workers, config.start_timeout},
                run_course{config.workers, from.members.size()}, from, now) {}
 
@@ -99,7 +97,7 @@ run_actions run_coordinator::on_ended(const worker_ended& message) {
   auto* who = attempt_.workers().find(message.worker);
   if (who == nullptr || who->is<standing::ended>() || over())
     return {};
-  silent_.forget_worker(message.worker);
+  attempt_.silent().forget_worker(message.worker);
   if (message.committed)
     attempt_.note_progress(*who, *message.committed);
   const auto cause = who_ended(message, who->killed_by);
@@ -127,20 +125,18 @@ run_actions run_coordinator::on_nodes_silent(const std::map<std::uint32_t, std::
   if (over())
     return {};
   for (const auto& [node, why] : nodes)
-    silent_.add_node(node, why, now);
-  attempt_.set_silent_nodes(silent_.nodes());
+    attempt_.silent().add_node(node, why, now);
   auto actions = give_up_silent(now);
   for (const auto& [node, why] : nodes)
-    if (silent_.contains(node) && starting())
+    if (attempt_.silent().contains(node) && starting())
       actions.push_back({warn{}, why + "; the run waits for it, at most for run.start_timeout"});
-    else if (silent_.contains(node) && goes_on())
-      actions.push_back({hold{hold::cause::unreachable}, silent_.describe_wait(why)});
+    else if (attempt_.silent().contains(node) && goes_on())
+      actions.push_back({hold{hold::cause::unreachable}, attempt_.silent().describe_wait(why)});
   return actions;
 }
 
 run_actions run_coordinator::on_node_answers(std::uint32_t node, time now) {
-  const auto since = silent_.on_node_answers(node, now);
-  attempt_.set_silent_nodes(silent_.nodes());
+  const auto since = attempt_.silent().on_node_answers(node, now);
   if (!since || over())
     return {};
   attempt_.workers().restart_deadlines(node, now);
@@ -150,7 +146,7 @@ run_actions run_coordinator::on_node_answers(std::uint32_t node, time now) {
 
 run_actions run_coordinator::on_workers_silent(std::uint32_t node, const std::vector<silent_worker>& workers,
                                                time now) {
-  const auto change = silent_.set_workers(node, workers, attempt_.workers(), now);
+  const auto change = attempt_.silent().set_workers(node, workers, attempt_.workers(), now);
   run_actions actions;
   for (const auto& [worker, since] : change.answered)
     if (const auto* who = attempt_.workers().find(worker))
@@ -158,8 +154,8 @@ run_actions run_coordinator::on_workers_silent(std::uint32_t node, const std::ve
                                              std::chrono::duration<double>(now - since).count())});
   append(actions, give_up_silent(now));
   for (auto worker : change.silent)
-    if (silent_.contains(worker))
-      actions.push_back({hold{hold::cause::unreachable}, silent_.describe_wait(worker)});
+    if (attempt_.silent().contains(worker))
+      actions.push_back({hold{hold::cause::unreachable}, attempt_.silent().describe_wait(worker)});
   return actions;
 }
 
@@ -173,9 +169,9 @@ run_actions run_coordinator::give_up_silent(time now) {
   // they are waited for if nobody else has it, as in any run; saving has its own time limits.
   const auto* ends = std::get_if<failing>(&phase_);
   const auto is_needed = goes_on() || (ends != nullptr && !ends->copy.is_over());
-  const auto due = is_needed ? silent_.take_due(attempt_.workers(), attempt_.began_at(), somebody_has_finished(), now)
-                             : (is<failing>() ? silent_.take_all() : silent_.take_workers());
-  attempt_.set_silent_nodes(silent_.nodes());
+  auto& silent = attempt_.silent();
+  const auto due = is_needed ? silent.take_due(attempt_.workers(), attempt_.began_at(), somebody_has_finished(), now)
+                             : (is<failing>() ? silent.take_all() : silent.take_workers());
   for (const auto& [worker, why] : due.workers)
     actions.push_back({fence_worker{worker, why}, why});
   for (const auto& [node, why] : due.nodes)
@@ -185,8 +181,7 @@ run_actions run_coordinator::give_up_silent(time now) {
 }
 
 run_actions run_coordinator::on_node_lost(std::uint32_t node, const std::string& why) {
-  silent_.forget_node(node);
-  attempt_.set_silent_nodes(silent_.nodes());
+  attempt_.silent().forget_node(node);
   return lose_nodes({{node, why}});
 }
 
@@ -290,7 +285,6 @@ run_actions run_coordinator::restart(std::optional<failure_record> what, std::st
   if (what)
     failures_.add(std::move(*what));
   attempt_ = attempt_.next();
-  attempt_.set_silent_nodes(silent_.nodes());
   return {{restart_run{}, std::move(why)}};
 }
 
@@ -349,7 +343,7 @@ run_actions run_coordinator::on_report(const regroup_report& report, time now) {
     return end_or_restart_if_stuck(std::move(*actions));
   // Its node may still report that a peer has ended, which is the same failure. If all live, a connection has failed,
   // and they form a new group. A worker held by a debugger does not answer the others, which is no failure.
-  if (!silent_.holds_any() && !within_budget())
+  if (!attempt_.silent().holds_any() && !within_budget())
     return fail_run(record(*who, report.reason), name_of(who->place) + " has lost its group, too often");
   return end_or_restart_if_stuck(attempt_.regroup(name_of(who->place) + " has lost its group", report.reason));
 }

@@ -60,8 +60,8 @@ silent_peers::given_up silent_peers::take_due(const worker_table& workers, step_
     return x.surely_has_state(began_at) && !nodes_.contains(x.place.node) && !workers_.contains(x.place.worker) &&
            !given_up_.contains(x.place.worker);
   };
-  const auto may_answer = last_answer_ && now - *last_answer_ < how_.heartbeat_timeout;
-  const auto limit = has_results || (workers.any(can_go_on) && !may_answer) ? 0ms : how_.unreachable_after;
+  const auto may_answer = last_answer_ && now - *last_answer_ < heartbeat_timeout_;
+  const auto limit = has_results || (workers.any(can_go_on) && !may_answer) ? 0ms : unreachable_after_;
   const auto is_due = [&](const silence& x) { return now - x.since >= limit; };
   given_up result;
   for (const auto& [node, x] : nodes_)
@@ -97,17 +97,10 @@ silent_peers::given_up silent_peers::take_all() {
   return result;
 }
 
-std::set<std::uint32_t> silent_peers::nodes() const {
-  std::set<std::uint32_t> result;
-  for (const auto& [node, x] : nodes_)
-    result.insert(node);
-  return result;
-}
-
 std::string silent_peers::describe_wait(const std::string& why) const {
   return fmt::format("{}. No other worker has the run's state, so the run waits for it, and starts again from the "
                      "latest checkpoint if it does not answer within {} s (failure.unreachable_after)",
-                     why, std::chrono::duration_cast<std::chrono::seconds>(how_.unreachable_after).count());
+                     why, std::chrono::duration_cast<std::chrono::seconds>(unreachable_after_).count());
 }
 
 std::string silent_peers::describe_silence(const worker_table& workers, run_time now,

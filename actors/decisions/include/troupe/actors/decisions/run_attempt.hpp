@@ -7,6 +7,7 @@
 #include <troupe/actors/decisions/generation_forming.hpp>
 #include <troupe/actors/decisions/run_actions.hpp>
 #include <troupe/actors/decisions/run_course.hpp>
+#include <troupe/actors/decisions/silent_peers.hpp>
 #include <troupe/actors/decisions/staging_groups.hpp>
 #include <troupe/actors/decisions/worker_table.hpp>
 #include <troupe/config.hpp>
@@ -20,7 +21,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,6 +69,9 @@ class run_attempt {
   [[nodiscard]] const run_course& course() const noexcept { return course_; }
   [[nodiscard]] worker_table& workers() noexcept { return workers_; }
   [[nodiscard]] const worker_table& workers() const noexcept { return workers_; }
+  /// The nodes and workers that do not answer now. They stay silent through a restart.
+  [[nodiscard]] silent_peers& silent() noexcept { return silent_; }
+  [[nodiscard]] const silent_peers& silent() const noexcept { return silent_; }
   [[nodiscard]] const accepted_plans& plans() const noexcept { return plans_; }
   /// Whether to accept a member's report that this generation is over. The previous driver may have formed later ones
   /// and announced them to some members.
@@ -118,8 +121,6 @@ class run_attempt {
   [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
   [[nodiscard]] run_actions on_drain_timeout();
   /// `course().workers` has changed.
-  /// The nodes that do not answer now: if the data network is cut, the run keeps others.
-  void set_silent_nodes(std::set<std::uint32_t> nodes) { silent_nodes_ = std::move(nodes); }
   [[nodiscard]] run_actions resize();
   [[nodiscard]] run_actions pause();
   [[nodiscard]] run_actions resume();
@@ -172,7 +173,7 @@ class run_attempt {
   bool has_formed_ = true;
   staging_groups staging_;
   std::map<worker_id, generation_id> cut_off_;
-  std::set<std::uint32_t> silent_nodes_;
+  silent_peers silent_;
   step_id began_at_;
   step_id furthest_;
 };

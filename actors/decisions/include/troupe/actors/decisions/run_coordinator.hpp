@@ -8,7 +8,6 @@
 #include <troupe/actors/decisions/plan_comparison.hpp>
 #include <troupe/actors/decisions/run_actions.hpp>
 #include <troupe/actors/decisions/run_attempt.hpp>
-#include <troupe/actors/decisions/silent_peers.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/node.hpp>
@@ -189,12 +188,12 @@ class run_coordinator {
   /// Whether all have reported, and the next generation waits for `on_resume` or more workers.
   [[nodiscard]] bool held() const noexcept { return is<run_phase::running>() && attempt_.is_held(); }
   /// Whether nodes or workers are silent, and the run waits for them.
-  [[nodiscard]] bool awaits_answers() const noexcept { return !silent_.empty(); }
+  [[nodiscard]] bool awaits_answers() const noexcept { return !attempt_.silent().empty(); }
   /// The silent peers for which a requested stop waits, for people; empty if there are none.
   [[nodiscard]] std::string stop_waits_for(time now,
                                            const std::function<std::string(std::uint32_t)>& name_of_node) const {
     return goes_on() && attempt_.course().asked == run_course::request::stop
-               ? silent_.describe_silence(attempt_.workers(), now, name_of_node)
+               ? attempt_.silent().describe_silence(attempt_.workers(), now, name_of_node)
                : std::string{};
   }
   /// The workers that have not reported yet, for people; empty unless a generation is being formed.
@@ -263,7 +262,6 @@ class run_coordinator {
   failure_log failures_;
   repeated_failures repeated_;
   std::string in_one_process_;
-  silent_peers silent_;
   run_attempt attempt_;
   std::variant<run_phase::running, run_phase::failing, run_phase::releasing, run_phase::over> phase_;
 };

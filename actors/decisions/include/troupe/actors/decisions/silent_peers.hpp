@@ -20,15 +20,8 @@ namespace troupe::actors {
 /// without them; while no other worker has the state, the run waits for them. A plain class.
 class silent_peers {
  public:
-  struct settings {
-    /// After one answers, the others get this long to answer too: a fault may end for one peer after another.
-    std::chrono::milliseconds heartbeat_timeout;
-    /// How long the run waits for them.
-    std::chrono::milliseconds unreachable_after;
-    debugger_mode debugger = debugger_mode::wait;
-  };
-
-  explicit silent_peers(settings how) : how_(how) {}
+  explicit silent_peers(const failure_config& how)
+      : heartbeat_timeout_(how.heartbeat_timeout), unreachable_after_(how.unreachable_after), debugger_(how.debugger) {}
 
   void add_node(std::uint32_t node, std::string why, run_time now) {
     nodes_.emplace(node, silence{now, std::move(why)});
@@ -66,7 +59,6 @@ class silent_peers {
   [[nodiscard]] bool holds_any() const {
     return std::ranges::any_of(workers_, [this](const auto& x) { return is_held(x.second); });
   }
-  [[nodiscard]] std::set<std::uint32_t> nodes() const;
   [[nodiscard]] bool contains(std::uint32_t node) const { return nodes_.contains(node); }
   [[nodiscard]] bool contains(worker_id worker) const { return workers_.contains(worker); }
   /// Describes the wait and its limit, for people. `why` names the silent peer.
@@ -88,10 +80,14 @@ class silent_peers {
 
   /// Whether a debugger holds it, and the run waits until it continues.
   [[nodiscard]] bool is_held(const silence& x) const {
-    return x.kind == silence_kind::debugged && how_.debugger == debugger_mode::wait;
+    return x.kind == silence_kind::debugged && debugger_ == debugger_mode::wait;
   }
 
-  settings how_;
+  /// After one answers, the others get this long to answer too: a fault may end for one peer after another.
+  std::chrono::milliseconds heartbeat_timeout_;
+  /// How long the run waits for them.
+  std::chrono::milliseconds unreachable_after_;
+  debugger_mode debugger_;
   std::map<std::uint32_t, silence> nodes_;
   std::map<worker_id, silence> workers_;
   /// Given up, but still reported by their nodes.

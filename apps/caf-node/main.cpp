@@ -66,6 +66,18 @@ int main(int argc, char** argv) {
   app.add_option("--cpus", options.cpus, "CPUs to offer (default: those this process may use)");
   app.add_option("--gpus", options.gpus,
                  "GPUs to offer (default: those of this host that CUDA_VISIBLE_DEVICES selects)");
+  app.add_option("--memory", options.memory_bytes,
+                 "Memory to offer, such as 64GiB (default: what this process may use)")
+      ->transform(CLI::AsSizeValue(false));
+  troupe::apps::add_named_values(
+      app, "--resource",
+      [&options](const std::string& name, const std::string& value) {
+        options.custom[name] = troupe::apps::parse_count("--resource", value);
+      },
+      "Another resource to offer, and how much of it");
+  troupe::apps::add_named_values(
+      app, "--label", [&options](const std::string& name, const std::string& value) { options.labels[name] = value; },
+      "A label, for runs that ask for nodes with certain ones");
   app.add_option("--program-dir", options.program_directory,
                  "Directory of the programs that may be started, by file name. Needed beyond loopback and with "
                  "--insecure (default: the driver's path)")

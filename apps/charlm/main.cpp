@@ -112,6 +112,7 @@ void describe(CLI::App& app, options& o) {
 
   auto* cluster = app.add_option_group("Cluster");
   troupe::apps::add_nodes(*cluster, t.cluster);
+  troupe::apps::add_leases(*cluster, t.scaling);
   cluster
       ->add_option("--placement", o.placement,
                    "pack: as few nodes as possible; spread: evenly over all; strict_pack: all on one, or fail; "

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -178,6 +179,57 @@ void add_nodes(CLI::App& app, cluster_config& cluster) {
          },
          "Ports for everything that listens during the run: two for each worker of a host, one more on the driver's")
       ->type_name("FIRST-LAST");
+}
+
+std::uint64_t parse_count(const std::string& option, const std::string& text) {
+  auto result = std::uint64_t{0};
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), result);
+  if (code != std::errc{} || end != text.data() + text.size() || result == 0)
+    throw CLI::ValidationError{option, fmt::format("'{}' is not a number of at least 1", text)};
+  return result;
+}
+
+CLI::Option* add_named_values(CLI::App& app, const std::string& option,
+                              std::function<void(const std::string& name, const std::string& value)> take,
+                              const std::string& description) {
+  return app
+      .add_option_function<std::vector<std::string>>(
+          option,
+          [option, take = std::move(take)](const std::vector<std::string>& all) {
+            for (const auto& each : all) {
+              const auto middle = each.find('=');
+              if (middle == std::string::npos || middle == 0 || middle + 1 == each.size())
+                throw CLI::ValidationError{option, fmt::format("'{}' is not NAME=VALUE", each)};
+              take(each.substr(0, middle), each.substr(middle + 1));
+            }
+          },
+          description)
+      ->type_name("NAME=VALUE")
+      ->expected(1, -1)
+      ->delimiter(',');
+}
+
+void add_leases(CLI::App& app, scaling_config& scaling) {
+  app.add_option_function<double>(
+         "--wait",
+         [&scaling](double seconds) {
+           scaling.wait_for_resources = std::chrono::milliseconds{std::llround(std::clamp(seconds, 0.0, 1e9) * 1000)};
+         },
+         "Seconds to wait at the start for CPUs, GPUs and other resources that other runs have leased")
+      ->default_str("0");
+  app.add_option("--memory-per-worker", scaling.resources_per_worker.memory_bytes,
+                 "Memory that each worker leases, such as 8GiB (counted, not enforced; default: none)")
+      ->transform(CLI::AsSizeValue(false));
+  add_named_values(
+      app, "--resource-per-worker",
+      [&scaling](const std::string& name, const std::string& value) {
+        scaling.resources_per_worker.custom[name] = parse_count("--resource-per-worker", value);
+      },
+      "What each worker leases of what nodes have by caf-node --resource");
+  add_named_values(
+      app, "--node-label",
+      [&scaling](const std::string& name, const std::string& value) { scaling.node_labels[name] = value; },
+      "Only nodes with this label (caf-node --label) get workers");
 }
 
 } // namespace troupe::apps

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -46,6 +47,18 @@ void add_verify_determinism(CLI::App& app, std::uint64_t& every);
 
 /// Adds `--nodes` and `--trusted-network`.
 void add_nodes(CLI::App& app, cluster_config& cluster);
+
+/// Adds `--wait`, `--memory-per-worker`, `--resource-per-worker` and `--node-label`.
+void add_leases(CLI::App& app, scaling_config& scaling);
+
+/// Adds an option that takes NAME=VALUE, any number of times. `take` throws `CLI::ValidationError` for a value that is
+/// wrong.
+CLI::Option* add_named_values(CLI::App& app, const std::string& option,
+                              std::function<void(const std::string& name, const std::string& value)> take,
+                              const std::string& description);
+
+/// Reads a number of at least 1; throws `CLI::ValidationError`, naming the option, for anything else.
+[[nodiscard]] std::uint64_t parse_count(const std::string& option, const std::string& text);
 
 /// A metric as text with the given number of decimal places; "not evaluated yet" if it was not reported.
 [[nodiscard]] std::string metric_text(const std::map<std::string, double>& metrics, const std::string& name,

@@ -153,6 +153,7 @@ int main(int argc, char** argv) {
       "$TROUPE_TENSORFLOW, else of a Python package in the usual places");
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
   apps::add_nodes(cli, config.trainer.cluster);
+  apps::add_leases(cli, config.trainer.scaling);
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   cli.add_option("--name", config.trainer.run.name,
                  "Name of the run's directory (default: derived from output, checkpoint and file)");

@@ -159,6 +159,7 @@ int main(int argc, char** argv) {
                  "Write the model as the library's own file: .ubj or .json for XGBoost, text for LightGBM");
   cli.add_option("--workers", workers, "Worker processes")->capture_default_str();
   apps::add_nodes(cli, config.cluster);
+  apps::add_leases(cli, config.scaling);
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   apps::add_name(cli, config.run.name);
   apps::add_resume(cli, config.run);

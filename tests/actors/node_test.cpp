@@ -170,6 +170,51 @@ TEST_CASE_FIXTURE(host, "a driver that speaks another version of the protocol is
   CHECK(offer.error().message.find(both) != std::string::npos);
 }
 
+TEST_CASE_FIXTURE(host, "what a run has leased is offered to no other until the run ends here") {
+  const auto other = run_id{"4567"};
+  auto offered = [this](const run_id& id) { return value_or_throw(ask<node_offer>(node, offer_request{id})); };
+  REQUIRE(ask<void>(node, lease_request{{1, run}, "digits", {12, 1}, {}}));
+  CHECK(offered(other).free == resources{4, 1});
+  CHECK(offered(other).capacity == resources{16, 2});
+  CHECK(offered(other).holders == "run digits has 12 CPUs and 1 GPU");
+  CHECK(offered(run).free == resources{16, 2});
+  const auto refused = ask<void>(node, lease_request{{2, other}, "words", {5, 0}, {}});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::busy);
+  REQUIRE(open());
+  SUBCASE("workers beyond the lease need what is left") {
+    REQUIRE(open(other));
+    auto five = start_workers{other, {}, {{{7}, {}, 0}}, secret};
+    five.each = {5, 0};
+    CHECK(ask<workers_started>(node, five).error().code == errc::busy);
+    five.each = {4, 0};
+    CHECK(ask<workers_started>(node, five));
+    CHECK(offered(run_id{"89"}).free == resources{0, 1});
+    processes->end({7}, 0, "exit code 0");
+    heard->ended.wait_for(1);
+    CHECK(offered(run_id{"89"}).free == resources{4, 1});
+  }
+  SUBCASE("and a run that waits goes first") {
+    const auto words = waiting_run{{2, other}, "words", {5, 0}};
+    CHECK(value_or_throw(ask<node_offer>(node, offer_request{other, protocol_version, {}, words})).free ==
+          resources{4, 1});
+    CHECK(offered(run_id{"89"}).free == resources{0, 1});
+  }
+  REQUIRE(end());
+  CHECK(offered(other).free == resources{16, 2});
+}
+
+TEST_CASE_FIXTURE(host, "a run that was begun anew gets the lease of the one before, whose driver is gone") {
+  const auto next = run_id{"4567"};
+  REQUIRE(ask<void>(node, lease_request{{1, run}, "digits", {16, 0}, {}}));
+  REQUIRE(open());
+  lose_connection();
+  const auto proof = run_proof{run, secret};
+  CHECK(value_or_throw(ask<node_offer>(node, offer_request{next, protocol_version, proof})).free.cpus == 16);
+  CHECK(ask<void>(node, lease_request{{2, next}, "digits", {16, 0}, {}}).error().code == errc::busy);
+  CHECK(ask<void>(node, lease_request{{2, next}, "digits", {16, 0}, proof}));
+}
+
 TEST_CASE_FIXTURE(host, "workers get GPUs that are free, and a run is offered those that no other has") {
   const auto other = run_id{"4567"};
   auto offered = [this](const run_id& id) { return ask<node_offer>(node, offer_request{id})->free.gpus; };

@@ -140,7 +140,7 @@ TEST_CASE("what cannot be satisfied says what is missing, and what to do") {
   CAPTURE(reason.message);
   CHECK(says(reason.message, "4 workers with 1 GPU each need 4 GPUs"));
   CHECK(says(reason.message, "the nodes offer 8 CPUs and 1 GPU"));
-  CHECK(says(reason.message, two[0].address + ": 4 CPUs, 1 GPU"));
+  CHECK(says(reason.message, two[0].address + ": 4 CPUs and 1 GPU"));
   CHECK(says(reason.message, "capacity for 1 worker."));
   CHECK(says(reason.message, "add nodes"));
   // Enough in all, but not on any one node.

@@ -151,7 +151,6 @@ class scratch_runs {
     throw std::runtime_error{text.str() + "; its output:\n" + driver.out() + driver.err()};
   }
 
-  /// The directories of a run's checkpoints.
   /// Another program than charlm, by one letter of its help, which trains alike. Returns its path.
   [[nodiscard]] std::string make_changed_charlm() const {
     auto code = read_file(program(TROUPE_CHARLM));
@@ -162,6 +161,7 @@ class scratch_runs {
     return result;
   }
 
+  /// The directories of a run's checkpoints.
   [[nodiscard]] std::vector<std::filesystem::path> checkpoints(const std::string& name) const {
     std::vector<std::filesystem::path> result;
     auto code = std::error_code{};

@@ -202,8 +202,20 @@ template <class Visitor>
 void for_each_message(Visitor visit) {
   auto reason = error{errc::damaged, "what, where, and what to do"};
   visit("error", reason);
-  visit("offer_request", offer_request{sample_run, 9, run_proof{sample_run, std::string(64, '5')}});
-  visit("node_offer", node_offer{"host-a", "10.0.0.7:4000", 4711, {16, 2}});
+  visit("offer_request",
+        offer_request{sample_run, 9, run_proof{sample_run, std::string(64, '5')},
+                      waiting_run{{1'700'000'000'123, sample_run}, "digits", {2, 0.5, 1 << 30, {{"licence", 1}}}}});
+  visit("node_offer", node_offer{"host-a",
+                                 "10.0.0.7:4000",
+                                 4711,
+                                 {16, 2, std::uint64_t{64} << 30, {{"licence", 3}}},
+                                 {32, 4, std::uint64_t{128} << 30, {{"licence", 4}}},
+                                 "run words has 16 CPUs",
+                                 {{"zone", "a"}}});
+  visit("lease_request", lease_request{{1'700'000'000'123, sample_run},
+                                       "digits",
+                                       {4, 1, std::uint64_t{2} << 30, {{"licence", 2}}},
+                                       run_proof{sample_run, std::string(64, '5')}});
   visit("open_run", open_run{sample_run,
                              "digits",
                              "/opt/train",
@@ -223,7 +235,8 @@ void for_each_message(Visitor visit) {
                                        {"", "--fast"},
                                        {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}, 0.25}},
                                        std::string(64, '5'),
-                                       {6, "beef"}});
+                                       {6, "beef"},
+                                       {2, 0.25}});
   visit("workers_started", workers_started{sample_run, {4711, 4712}});
   visit("end_run", end_run{sample_run, std::string(64, '5'), {6, "beef"}});
   visit("join_request", join_request{sample_run, {3}, "aa"});

@@ -55,6 +55,11 @@ std::string hosted_workers::why_killed(worker_id worker) const {
   return found == killed_.end() ? std::string{} : found->second.why;
 }
 
+std::uint32_t hosted_workers::count_running() const {
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(living_, [this](worker_id x) { return !killed_.contains(x); }));
+}
+
 std::vector<worker_id> hosted_workers::unreported() const {
   std::vector<worker_id> result;
   std::ranges::set_difference(living_, stuck_, std::back_inserter(result));

@@ -37,8 +37,27 @@ std::vector<std::uint32_t> node_roster::to_try(known_node::clock::time_point now
   return result;
 }
 
+bool node_roster::has_labels(const known_node& node) const {
+  return std::ranges::all_of(how_.scaling.node_labels, [&node](const auto& wanted) {
+    const auto found = node.offer.labels.find(wanted.first);
+    return found != node.offer.labels.end() && found->second == wanted.second;
+  });
+}
+
+error node_roster::no_labels() const {
+  std::string text;
+  for (const auto& [name, value] : how_.scaling.node_labels)
+    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, value);
+  return {errc::unsatisfiable,
+          fmt::format("no node has the labels {} (scaling.node_labels): start one with caf-node --label", text)};
+}
+
 expected<placement_decision> node_roster::place(node_state state, worker_id first_worker) const {
-  const auto indices = in_state(state);
+  auto indices = in_state(state);
+  const auto is_empty = indices.empty();
+  std::erase_if(indices, [this](std::uint32_t i) { return !has_labels(nodes_[i]); });
+  if (indices.empty() && !is_empty)
+    return fail(no_labels());
   std::vector<node_offer> offers;
   for (auto i : indices)
     offers.push_back(nodes_[i].offer);
@@ -51,11 +70,29 @@ expected<placement_decision> node_roster::place(node_state state, worker_id firs
   return decision;
 }
 
+std::optional<std::string> node_roster::busy_with() const {
+  std::vector<node_offer> offers;
+  std::string holders;
+  for (auto i : in_state(node_state::offered)) {
+    if (!has_labels(nodes_[i]))
+      continue;
+    offers.push_back(nodes_[i].offer);
+    offers.back().free = offers.back().capacity;
+    if (!nodes_[i].offer.holders.empty())
+      holders +=
+          fmt::format("{}on {} {}", holders.empty() ? "" : "; ", nodes_[i].offer.address, nodes_[i].offer.holders);
+  }
+  if (holders.empty() || !place_workers(how_.scaling, offers))
+    return std::nullopt;
+  return holders;
+}
+
 std::vector<node_capacity> node_roster::capacities(std::span<const worker_place> occupied,
                                                    known_node::clock::time_point now) const {
   std::vector<node_capacity> result;
   for (const auto& node : nodes_)
-    result.push_back({node.offer.free, 0, node.state == node_state::open && node.health.takes_workers(),
+    result.push_back({node.offer.free, 0,
+                      node.state == node_state::open && node.health.takes_workers() && has_labels(node),
                       node.health.most_more(now)});
   for (const auto& place : occupied)
     ++result[place.node].workers;

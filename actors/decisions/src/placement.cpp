@@ -1,7 +1,7 @@
 #include <troupe/actors/decisions/placement.hpp>
 
-#include <troupe/actors/decisions/device_ledger.hpp>
 #include <troupe/actors/decisions/plural.hpp>
+#include <troupe/actors/decisions/resource_sums.hpp>
 
 #include <fmt/format.h>
 
@@ -14,41 +14,18 @@ namespace troupe::actors {
 
 namespace {
 
-constexpr auto unlimited = std::numeric_limits<std::uint32_t>::max();
-
-/// How many workers of this kind fit on a node by what they reserve.
-std::uint32_t capacity(const resources& each, const resources& free) {
-  auto result = unlimited;
-  if (each.cpus > 0)
-    result = std::min(result, free.cpus / each.cpus);
-  if (each.gpus > 0)
-    result = std::min(result, workers_on_gpus(each.gpus, static_cast<std::uint32_t>(free.gpus)));
-  return result;
-}
-
-std::string describe(const resources& x) {
-  auto text = std::string{};
-  if (x.cpus > 0)
-    text += plural(x.cpus, "CPU");
-  if (x.gpus > 0)
-    text += (text.empty() ? "" : " and ") + plural(x.gpus, "GPU");
-  return text;
-}
-
 error unsatisfiable(const scaling_config& request, std::span<const node_offer> offers) {
   const auto each = resources_of_worker(request);
-  auto total = resources{};
+  resources total;
   auto fitting = 0.0;
   auto list = std::string{};
   for (const auto& offer : offers) {
-    total.cpus += offer.free.cpus;
-    total.gpus += offer.free.gpus;
-    fitting += capacity(each, offer.free);
-    list += fmt::format("{}{}: {}, {}", list.empty() ? "" : ", ", offer.address, plural(offer.free.cpus, "CPU"),
-                        plural(offer.free.gpus, "GPU"));
+    total = sum(total, offer.free);
+    fitting += count_fitting(each, offer.free);
+    list += fmt::format("{}{}: {}", list.empty() ? "" : ", ", offer.address, describe_kinds(offer.free, each));
   }
   const auto least = request.num_workers.min;
-  auto needed = resources{each.cpus * least, each.gpus > 0 ? gpus_for_workers(each.gpus, least) : 0.0};
+  const auto needed = resources_of(each, least);
   const auto is_without_gpus = each.gpus > 0 && total.gpus == 0;
   const auto advice = is_without_gpus
                           ? "A node offers the GPUs that it has a device file of (/dev/nvidia0, ...), as far as its "
@@ -63,9 +40,9 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
   if (request.placement == placement_strategy::strict_pack && fitting >= least)
     return {errc::unsatisfiable,
             fmt::format("{} are to be on one node (strict_pack), and none has capacity for all {}", workers, nodes)};
-  return {errc::unsatisfiable, fmt::format("{} with {} {} {}; the nodes offer {} and {} {}", workers, describe(each),
-                                           least == 1 ? "needs" : "each need", describe(needed),
-                                           plural(total.cpus, "CPU"), plural(total.gpus, "GPU"), nodes)};
+  return {errc::unsatisfiable,
+          fmt::format("{} with {} {} {}; the nodes offer {} {}", workers, describe(each),
+                      least == 1 ? "needs" : "each need", describe(needed), describe_kinds(total, each), nodes)};
 }
 
 /// How many workers may be on each node, and how many fit without sharing CPUs. Workers that have GPUs compute there,
@@ -79,7 +56,7 @@ limits limits_of(const scaling_config& request, std::span<const node_capacity> n
   limits result;
   const auto each = resources_of_worker(request);
   for (const auto& node : nodes) {
-    auto hard = node.usable ? capacity(each, node.capacity) : 0;
+    auto hard = node.usable ? count_fitting(each, node.capacity) : 0;
     if (request.placement == placement_strategy::strict_spread)
       hard = std::min(hard, 1u);
     result.hard.push_back(hard);

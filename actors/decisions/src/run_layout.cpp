@@ -17,7 +17,7 @@ expected<std::string> run_layout::lay_out(std::vector<worker_place> places, std:
     return fail(std::move(choice.error()));
   auto notice = std::string{};
   if (choice->transport != transport_kind::self && choice->transport != transport_)
-    notice = (gpus_ > 0 ? "what lies in host memory goes over " : "gradients go over ") + choice->reason;
+    notice = (each_.gpus > 0 ? "what lies in host memory goes over " : "gradients go over ") + choice->reason;
   transport_ = choice->transport;
   addresses_ = std::move(addresses);
   layout_ = {std::move(places), addresses_, transport_};
@@ -52,7 +52,8 @@ std::map<std::uint32_t, start_workers> run_layout::start_messages(const run_id& 
     auto& message = result[place.node];
     message.run = run;
     message.arguments = arguments;
-    message.workers.push_back({place.worker, layout.environment_of(place), gpus_});
+    message.each = each_;
+    message.workers.push_back({place.worker, layout.environment_of(place), each_.gpus});
   }
   return result;
 }

@@ -35,6 +35,8 @@ struct hosted_run {
   join_handshake handshake;
   worker_watch watch;
   hosted_workers workers = {};
+  /// What each worker takes.
+  resources each = {};
   /// Workers whose processes are being started.
   std::map<worker_id, std::shared_ptr<start_order>> starting = {};
   /// The driver's last known handles.

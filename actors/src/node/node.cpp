@@ -5,11 +5,11 @@
 #include "node/draining.hpp"
 #include "node/hosted_run.hpp"
 #include "node/launches.hpp"
+#include "node/node_resources.hpp"
 #include "node/run_table.hpp"
 #include "node/shared_output.hpp"
 #include "orderly_end.hpp"
 
-#include <troupe/actors/decisions/device_ledger.hpp>
 #include <troupe/actors/decisions/refusal_log.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/serialization/files/digest.hpp>
@@ -43,7 +43,7 @@ constexpr auto kill_patience = 2s;
 class node_state : public orderly_end<node_interface::base> {
  public:
   node_state(caf::actor_config& cfg, node_config config, const launcher_factory& make_launcher)
-      : orderly_end(cfg), config_(std::move(config)), devices_(names_of_devices(config_)) {
+      : orderly_end(cfg), config_(std::move(config)), resources_(config_) {
     auto self = caf::actor_cast<caf::weak_actor_ptr>(ctrl());
     auto tell = [self](auto event) {
       if (auto strong = self.lock())
@@ -62,6 +62,7 @@ class node_state : public orderly_end<node_interface::base> {
     await_beat();
     return {
         [this](const offer_request& request) { return offer(request); },
+        [this](const lease_request& request) { return lease(request); },
         [this](const open_run& request, const run_control& control, const collectives_actor& collectives,
                const checkpoint_store& store) {
           return open(request, {control, collectives, store});
@@ -109,16 +110,19 @@ class node_state : public orderly_end<node_interface::base> {
     return to_caf(why);
   }
 
-  caf::result<node_offer> offer(const offer_request& request) const {
+  caf::result<node_offer> offer(const offer_request& request) {
     if (request.protocol != protocol_version)
       return to_caf({errc::unsupported_version,
                      fmt::format("this caf-node speaks version {} of the protocol, the driver version {}: install the "
                                  "same Troupe on all hosts",
                                  protocol_version, request.protocol)});
-    const auto* before = runs_.find_orphan(request.predecessor);
-    const auto& run = before == nullptr ? request.run : before->what.run;
-    auto free = resources{config_.capacity.cpus, static_cast<double>(devices_.open_to(run))};
-    return node_offer{config_.host, config_.address, static_cast<std::uint32_t>(::getpid()), free};
+    return resources_.offer(request, runs_.find_orphan(request.predecessor), clock::now());
+  }
+
+  caf::result<void> lease(const lease_request& request) {
+    if (auto granted = resources_.lease(request, runs_.find_orphan(request.predecessor), clock::now()); !granted)
+      return to_caf(granted.error());
+    return caf::unit;
   }
 
   caf::result<run_opened> open(const open_run& request, const driver_handles& driver) {
@@ -152,7 +156,9 @@ class node_state : public orderly_end<node_interface::base> {
 
   expected<run_opened> open_now(const open_run& request, const driver_handles& driver) {
     TROUPE_TRY(auto path, launcher_->open(request));
-    connect(runs_.add(request, path), driver);
+    auto& run = runs_.add(request, path);
+    resources_.open(run);
+    connect(run, driver);
     log("run " + request.run_name + " (" + request.run.value + ") begins with " + path);
     return run_opened{request.run, std::move(path)};
   }
@@ -227,11 +233,11 @@ class node_state : public orderly_end<node_interface::base> {
       return answer_of(*run->starting[known->worker]);
     if (auto is_new = run->workers.check_new(request.workers); !is_new)
       return to_caf(is_new.error());
-    auto launches = make_launches(request, run->what.secret, devices_);
+    if (request.workers.empty())
+      return workers_started{request.run, {}};
+    auto launches = resources_.take(*run, request, clock::now());
     if (!launches)
       return to_caf(launches.error());
-    if (launches->empty())
-      return workers_started{request.run, {}};
     auto order = std::make_shared<start_order>(*launches);
     const auto answer = answer_of(*order);
     run->ended_at.reset();
@@ -262,7 +268,7 @@ class node_state : public orderly_end<node_interface::base> {
     } else {
       run->workers.on_not_started(event.worker);
       note_last(*run);
-      devices_.give_back(event.run, event.worker);
+      resources_.give_back(*run, event.worker, clock::now());
     }
     order->note(event);
     forget_if_ended(event.run);
@@ -270,8 +276,11 @@ class node_state : public orderly_end<node_interface::base> {
 
   caf::result<void> end(const end_run& request) {
     auto* run = runs_.find_any(request.run);
-    if (run == nullptr)
+    if (run == nullptr) {
+      // It may have a lease, or wait for one.
+      resources_.end(request.run);
       return caf::unit;
+    }
     if (auto may = check_command(*run, "end_run", request.secret, request.claim); !may)
       return refuse(may.error());
     kill_all(*run);
@@ -392,12 +401,12 @@ class node_state : public orderly_end<node_interface::base> {
   }
 
   void worker_has_ended(worker_ended event) {
-    devices_.give_back(event.run, event.worker);
     auto* run = runs_.find_any(event.run);
     if (run == nullptr)
-      return;
+      return resources_.give_back(event.run, event.worker);
     const auto id = event.run;
     const auto was_reported = run->workers.on_ended(event.worker);
+    resources_.give_back(*run, event.worker, clock::now());
     note_last(*run);
     if (was_reported)
       log(fmt::format("worker {} of run {} has ended at last", event.worker, run->what.run_name));
@@ -490,6 +499,7 @@ class node_state : public orderly_end<node_interface::base> {
     if (!run)
       return;
     launcher_->close(id);
+    resources_.end(id);
     output_->forget(id);
     for (auto& promise : run->ending.value_or(std::vector<caf::typed_response_promise<void>>{}))
       promise.deliver();
@@ -497,7 +507,7 @@ class node_state : public orderly_end<node_interface::base> {
   }
 
   node_config config_;
-  device_ledger devices_;
+  node_resources resources_;
   std::shared_ptr<shared_output> output_ = std::make_shared<shared_output>();
   std::unique_ptr<process_launcher> launcher_;
   run_table runs_;

@@ -138,7 +138,7 @@ void run_nodes::on_dialled(node_dialled& message) {
 
 void run_nodes::ask_for_offer(std::uint32_t node) {
   roster_[node].state = node_state::asked;
-  self_->request(links_[node]->handle(), node_timeout, offer_request{run_, protocol_version, predecessor_})
+  self_->request(links_[node]->handle(), node_timeout, offer_request{run_, protocol_version, predecessor_, waits_})
       .then(
           [this, node, link = links_.number_of(node)](node_offer& offer) {
             if (link != links_.number_of(node) || roster_[node].state != node_state::asked)
@@ -148,6 +148,40 @@ void run_nodes::ask_for_offer(std::uint32_t node) {
             opening_ ? open_on(node) : events_->on_node_answered();
           },
           [this, node, link = links_.number_of(node)](const caf::error& reason) { fail(node, link, reason); });
+}
+
+void run_nodes::ask_again(const waiting_run& who) {
+  waits_ = who;
+  for (auto node : roster_.in_state(node_state::offered))
+    ask_for_offer(node);
+}
+
+void run_nodes::lease(std::map<std::uint32_t, resources> amounts, const waiting_run& who,
+                      std::function<void(expected<void>)> done) {
+  auto round = std::make_shared<lease_round>(std::move(amounts));
+  auto finish = [this, round, who, done = std::move(done)](std::uint32_t node, expected<void> answer) {
+    round->on_answer(node, std::move(answer));
+    if (!round->is_over())
+      return;
+    if (!round->refusal())
+      return done({});
+    for (const auto& [each, amount] : round->amounts())
+      if (links_[each] != nullptr)
+        caf::anon_send(links_[each]->handle(), lease_request{who.ticket, who.run_name, {}, {}});
+    done(troupe::fail(*round->refusal()));
+  };
+  for (const auto& [node, amount] : round->amounts()) {
+    if (links_[node] == nullptr) {
+      finish(node, troupe::fail(errc::node_lost, fmt::format("the connection to node {} is gone", name_of(node))));
+      continue;
+    }
+    self_->request(links_[node]->handle(), node_timeout, lease_request{who.ticket, who.run_name, amount, predecessor_})
+        .then([finish, node] { finish(node, {}); },
+              [this, finish, node](const caf::error& reason) {
+                auto ours = from_caf(reason);
+                finish(node, troupe::fail(ours.code, fmt::format("node {}: {}", name_of(node), ours.message)));
+              });
+  }
 }
 
 void run_nodes::open(opening what) {

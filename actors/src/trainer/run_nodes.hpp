@@ -7,6 +7,7 @@
 #include "trainer/severity.hpp"
 #include <troupe/actors/decisions/broken_links.hpp>
 #include <troupe/actors/decisions/heartbeat_monitor.hpp>
+#include <troupe/actors/decisions/lease_round.hpp>
 #include <troupe/actors/decisions/node_roster.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
@@ -94,6 +95,13 @@ class run_nodes {
   /// The run continues without this node. If it answers again, its workers of this run are ended.
   void give_up(std::uint32_t node);
 
+  /// The run waits for resources that others have: keeps its place in the queues of the nodes, and asks those that have
+  /// made an offer for another.
+  void ask_again(const waiting_run& who);
+  /// Leases these amounts, by node, and calls `done` with the outcome. If a node refuses, the others get theirs back.
+  void lease(std::map<std::uint32_t, resources> amounts, const waiting_run& who,
+             std::function<void(expected<void>)> done);
+
   /// Makes the nodes that have made an offer open the program, and later nodes when they make theirs.
   void open(opening what);
 
@@ -145,6 +153,8 @@ class run_nodes {
   /// The secret of the run that was last opened or claimed, for commands.
   std::string secret_;
   std::optional<run_proof> predecessor_;
+  /// Set while the run waits for resources.
+  std::optional<waiting_run> waits_;
   node_links links_;
   node_roster roster_;
   heartbeat_monitor<std::uint32_t> monitor_;

@@ -1,6 +1,7 @@
 #include "trainer/trainer_state.hpp"
 
 #include <troupe/actors/collectives.hpp>
+#include <troupe/actors/decisions/resource_sums.hpp>
 #include <troupe/actors/error_conversion.hpp>
 
 #include <fmt/format.h>
@@ -15,10 +16,19 @@ void trainer_state::place_first() {
   auto* waiting = std::get_if<trainer_phase::gathering>(&phase_);
   if (waiting == nullptr || nodes_->roster().awaits_answers())
     return;
+  if (waiting->ask_again) {
+    if (clock::now() >= *waiting->ask_again) {
+      waiting->ask_again.reset();
+      nodes_->ask_again(lessee());
+    }
+    return;
+  }
   auto decision = nodes_->roster().place(node_state::offered, record_.next_worker());
   const auto all_are_there = nodes_->roster().in_state(node_state::away).empty();
   const auto waited = record_.age(clock::now());
   if (!decision) {
+    if (auto holders = nodes_->roster().busy_with())
+      return wait_for_resources(*waiting, {errc::busy, "other runs have what this one needs: " + *holders});
     if (!wanted_workers_.is_elastic() || all_are_there || waited > config_.scaling.wait_for_workers)
       return conclude_run(run_status::failed, std::move(decision.error()));
     return announce(waiting->announced, "waits for nodes: " + decision.error().message);
@@ -28,7 +38,45 @@ void trainer_state::place_first() {
     return;
   if (!decision->warning.empty())
     notify(severity::warning, decision->warning);
-  begin_with(std::move(decision->places));
+  if (is_nothing(resources_of_worker(config_.scaling)))
+    return begin_with(std::move(decision->places));
+  lease(std::move(decision->places), std::move(waiting->announced));
+}
+
+waiting_run trainer_state::lessee() const {
+  return {{began_ms_, record_.run()}, config_.run.name, resources_of_worker(config_.scaling)};
+}
+
+void trainer_state::lease(std::vector<worker_place> places, std::string announced) {
+  auto amounts = amounts_on_nodes(resources_of_worker(config_.scaling), places);
+  phase_ = trainer_phase::leasing{std::move(places), std::move(announced)};
+  nodes_->lease(std::move(amounts), lessee(), [this](const expected<void>& granted) { on_leased(granted); });
+}
+
+void trainer_state::on_leased(const expected<void>& granted) {
+  auto* leasing = std::get_if<trainer_phase::leasing>(&phase_);
+  if (leasing == nullptr)
+    return;
+  if (granted)
+    return begin_with(std::move(leasing->places));
+  if (granted.error().code != errc::busy)
+    return conclude_run(run_status::failed, granted.error());
+  auto announced = std::move(leasing->announced);
+  wait_for_resources(phase_.emplace<trainer_phase::gathering>(std::move(announced)), granted.error());
+}
+
+void trainer_state::wait_for_resources(trainer_phase::gathering& phase, error why) {
+  const auto& scaling = config_.scaling;
+  const auto limit = wanted_workers_.is_elastic() ? std::max(scaling.wait_for_workers, scaling.wait_for_resources)
+                                                  : scaling.wait_for_resources;
+  const auto now = clock::now();
+  if (record_.age(now) >= limit) {
+    why.message += limit.count() > 0 ? fmt::format("; it has waited for {} s", limit.count() / 1000)
+                                     : ". Wait for it with scaling.wait_for_resources (--wait), or ask for less";
+    return conclude_run(run_status::failed, std::move(why));
+  }
+  announce(phase.announced, "waits: " + why.message);
+  phase.ask_again = now + std::chrono::seconds{1};
 }
 
 void trainer_state::begin_with(std::vector<worker_place> places) {

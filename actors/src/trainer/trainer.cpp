@@ -95,6 +95,9 @@ caf::result<run_result> trainer_state::fit() {
   const auto& answer = audience_.expect_result(make_response_promise<run_result>());
   record_ = {run_id{serialization::random_hex(16)}, config_.run, clock::now()};
   authority_.claim = {1, serialization::random_hex(8)};
+  began_ms_ = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
   layout_ = {config_.scaling, config_.run.transport};
   nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run(), authority_.claim);
   nodes_->roster().resize_run(wanted_workers_);

@@ -58,6 +58,15 @@ struct claiming_workers {
 /// It waits until enough nodes have made an offer.
 struct gathering {
   /// The last notice about what is missing.
+  std::string announced = {};
+  /// Set while others have resources that the run needs: when to ask the nodes again.
+  std::optional<std::chrono::steady_clock::time_point> ask_again = {};
+};
+
+/// The nodes are asked for the resources of these places.
+struct leasing {
+  std::vector<worker_place> places;
+  /// As in `gathering`.
   std::string announced;
 };
 
@@ -229,6 +238,12 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   [[nodiscard]] std::vector<node_capacity> capacities() const;
   /// Begins if enough nodes have made an offer.
   void place_first();
+  void lease(std::vector<worker_place> places, std::string announced);
+  void on_leased(const expected<void>& granted);
+  /// Others have resources that the run needs: it waits, if the configuration allows that.
+  void wait_for_resources(trainer_phase::gathering& phase, error why);
+  /// How the nodes know a run that leases resources, or waits for them.
+  [[nodiscard]] waiting_run lessee() const;
   void begin_with(std::vector<worker_place> places);
   void begin_in(claimed_directory& claimed);
   void begin_from(starting_state state);
@@ -306,9 +321,11 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
     std::string secret;
     run_claim claim;
   } authority_;
+  /// When this driver began, in milliseconds since the epoch: the run's place among those that wait for resources.
+  std::uint64_t began_ms_ = 0;
   std::variant<trainer_phase::idle, trainer_phase::looking, trainer_phase::claiming_workers, trainer_phase::gathering,
-               trainer_phase::claiming, trainer_phase::opening, trainer_phase::running, trainer_phase::finding_state,
-               trainer_phase::awaiting_capacity, trainer_phase::concluding>
+               trainer_phase::leasing, trainer_phase::claiming, trainer_phase::opening, trainer_phase::running,
+               trainer_phase::finding_state, trainer_phase::awaiting_capacity, trainer_phase::concluding>
       phase_;
   run_audience audience_;
   run_record record_;

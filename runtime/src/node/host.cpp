@@ -12,9 +12,11 @@
 #include <caf/all.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <sched.h>
@@ -25,12 +27,27 @@
 
 namespace troupe::runtime {
 
+namespace {
+
+/// This host's memory, or what the control group leaves of it.
+std::uint64_t usable_memory_bytes() {
+  auto result =
+      static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  auto limit = std::uint64_t{0};
+  if (std::ifstream{"/sys/fs/cgroup/memory.max"} >> limit && limit > 0)
+    result = std::min(result, limit);
+  return result;
+}
+
+} // namespace
+
 resources local_resources() {
   resources result;
   cpu_set_t set;
   CPU_ZERO(&set);
   result.cpus = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<std::uint32_t>(CPU_COUNT(&set)) : 1;
   result.gpus = static_cast<double>(value_or_throw(gpus_to_offer({})).size());
+  result.memory_bytes = usable_memory_bytes();
   return result;
 }
 
@@ -140,9 +157,12 @@ class node_host::impl {
     offered_ = local_resources();
     offered_.cpus = options.cpus.value_or(offered_.cpus);
     offered_.gpus = static_cast<double>(devices.size());
-    node_ = actors::spawn_node(
-        system_, {local_host_name(), reachable_name(options.listen.host), offered_, options.log, std::move(devices)},
-        make_local_launcher(std::move(programs), entry_));
+    offered_.memory_bytes = options.memory_bytes.value_or(offered_.memory_bytes);
+    offered_.custom = options.custom;
+    node_ = actors::spawn_node(system_,
+                               {local_host_name(), reachable_name(options.listen.host), offered_, options.log,
+                                std::move(devices), options.labels},
+                               make_local_launcher(std::move(programs), entry_));
     if (keys_.outer)
       key_watch_ = system_.spawn<key_watch>(keys_.outer);
     if (!is_loopback(options.listen.host))

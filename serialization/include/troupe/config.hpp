@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -59,14 +60,20 @@ struct scaling_config {
   std::uint32_t shards = 8;
   /// Each worker computes on a GPU of its own, or on the number or fraction of GPUs in `resources_per_worker`.
   bool use_gpu = false;
-  /// The resources reserved for each worker. With 0 CPUs (the default), workers share the CPUs. A GPU fraction below
-  /// one shares a GPU among workers of this run: 0.25 puts four on each. Larger numbers must be whole.
+  /// The resources that each worker leases: no other run gets them. With 0 CPUs (the default), workers share the CPUs.
+  /// A GPU fraction below one shares a GPU among workers of this run: 0.25 puts four on each. Larger numbers must be
+  /// whole.
   resources resources_per_worker = {};
   placement_strategy placement = placement_strategy::pack;
+  /// Only nodes with these labels (`caf-node --label NAME=VALUE`) get workers.
+  std::map<std::string, std::string> node_labels = {};
   /// How long a run with a range waits at its start for more capacity than `min` needs.
   std::chrono::milliseconds scale_up_wait{2'000};
   /// How long a run waits for the capacity for `min` workers, at its start and later, before it fails.
   std::chrono::milliseconds wait_for_workers{600'000};
+  /// How long a run waits at its start for resources that other runs have leased, before it fails. The run that has
+  /// waited longest gets them first.
+  std::chrono::milliseconds wait_for_resources{0};
 };
 
 /// `resources_per_worker`, with one GPU where `use_gpu` is set without a number.

@@ -60,12 +60,14 @@ enum class errc : std::uint8_t {
   connection_refused = 22,
   /// Another driver has taken the run over: this one ends, and leaves the workers alone.
   superseded = 23,
+  /// Other runs have leased the resources: wait for them (scaling.wait_for_resources), or ask for less.
+  busy = 24,
 };
 
 /// The enumerator's name.
 [[nodiscard]] std::string_view to_string(errc code) noexcept;
 
-TROUPE_INSPECT_ENUM(errc, none, superseded)
+TROUPE_INSPECT_ENUM(errc, none, busy)
 
 /// An expected error as a value: a code to react to, and a message that says what, where, and what to do about it.
 struct error {

@@ -109,9 +109,10 @@ expected<void> validate(const trainer_config& config) {
     return fail(errc::invalid_argument, "failure.debugger is neither debugger_mode::wait nor debugger_mode::replace");
   if (config.failure.driver_grace.count() < 0)
     return fail(errc::invalid_argument, "failure.driver_grace must not be negative");
-  if (scaling.scale_up_wait.count() < 0 || scaling.wait_for_workers.count() <= 0)
-    return fail(errc::invalid_argument,
-                "scaling.scale_up_wait must not be negative, and scaling.wait_for_workers must be positive");
+  if (scaling.scale_up_wait.count() < 0 || scaling.wait_for_workers.count() <= 0 ||
+      scaling.wait_for_resources.count() < 0)
+    return fail(errc::invalid_argument, "scaling.scale_up_wait and scaling.wait_for_resources must not be negative, "
+                                        "and scaling.wait_for_workers must be positive");
   if (!config.config.is_object())
     return fail(errc::invalid_argument, fmt::format("config must be a JSON object, not {}", config.config.type_name()));
   if (!config.options.is_object())

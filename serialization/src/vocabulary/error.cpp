@@ -56,6 +56,8 @@ std::string_view to_string(errc code) noexcept {
     return "connection_refused";
   case errc::superseded:
     return "superseded";
+  case errc::busy:
+    return "busy";
   }
   return "unknown";
 }

@@ -107,6 +107,8 @@ using driver_follower = caf::typed_actor<
 using node_actor = caf::typed_actor<
     // Says what the node has. Answers at once. Idempotent.
     caf::result<node_offer>(offer_request),
+    // Leases resources to a run that will be opened. See `lease_request`.
+    caf::result<void>(lease_request),
     // Opens the run's program and keeps it open. From then on the run ends with its driver: at once with the actor
     // behind `run_control`, after the run's grace period if the connection to it is lost. Fails as `open_run` says.
     // Idempotent for the same run.

@@ -6,6 +6,7 @@
 #include <caf/fwd.hpp>
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct node_config {
   /// Its GPUs, as many as `capacity` has, by the names that CUDA_VISIBLE_DEVICES has for them; numbered from 0 where
   /// left out.
   std::vector<std::string> devices = {};
+  /// By name, for runs that ask for nodes with certain ones.
+  std::map<std::string, std::string> labels = {};
 };
 
 /// Spawns a node actor, which the caller owns. When it ends, its launcher ends all processes.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,12 @@ struct node_options {
   /// CPUs and GPUs to offer; detected where absent. CUDA_VISIBLE_DEVICES selects the GPUs.
   std::optional<std::uint32_t> cpus;
   std::optional<std::uint32_t> gpus;
+  /// Memory to offer, in bytes; this host's where absent.
+  std::optional<std::uint64_t> memory_bytes;
+  /// Other resources to offer, by name.
+  std::map<std::string, std::uint64_t> custom;
+  /// By name, for runs that ask for nodes with certain ones.
+  std::map<std::string, std::string> labels;
   /// Contains the programs that may be started, under their file names. Empty means at the path given by the driver,
   /// which only a node on loopback with keys permits.
   std::filesystem::path program_directory;
@@ -57,7 +64,8 @@ class node_host {
   std::unique_ptr<impl> impl_;
 };
 
-/// The CPUs that this process may use, and the GPUs that have device files and that CUDA_VISIBLE_DEVICES selects.
+/// The CPUs and the memory that this process may use, and the GPUs that have device files and that CUDA_VISIBLE_DEVICES
+/// selects.
 [[nodiscard]] resources local_resources();
 
 [[nodiscard]] std::string local_host_name();

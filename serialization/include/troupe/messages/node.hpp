@@ -16,7 +16,7 @@ namespace troupe {
 
 /// The version of all messages between processes. Increase it whenever one of them changes. Driver and node compare
 /// their versions first.
-inline constexpr std::uint32_t protocol_version = 7;
+inline constexpr std::uint32_t protocol_version = 8;
 
 /// Shows that a driver may command this run.
 struct run_proof {
@@ -29,32 +29,82 @@ struct run_proof {
 
 TROUPE_INSPECT(run_proof, run, secret)
 
-/// Asks for a node's free resources. Sent by a trainer before placement; answered by `node_offer`. Fails with
-/// `errc::unsupported_version` if the node has another version of the protocol.
+/// A run's place in the queue for resources, which is the same on every node: older runs go first.
+struct lease_ticket {
+  /// When its driver asked first, in milliseconds since the epoch, by the clock of the driver's host.
+  std::uint64_t since_ms = 0;
+  run_id run;
+
+  auto operator<=>(const lease_ticket&) const = default;
+};
+
+TROUPE_INSPECT(lease_ticket, since_ms, run)
+
+/// A run that needs resources, and waits while others have them.
+struct waiting_run {
+  lease_ticket ticket;
+  /// For people.
+  std::string run_name;
+  /// What each of its workers takes.
+  resources each;
+
+  bool operator==(const waiting_run&) const = default;
+};
+
+TROUPE_INSPECT(waiting_run, ticket, run_name, each)
+
+/// Asks for a node's free resources. Sent by a trainer before placement, and again while the run waits for resources;
+/// answered by `node_offer`. Fails with `errc::unsupported_version` if the node has another version of the protocol.
 struct offer_request {
   run_id run;
   std::uint32_t protocol = protocol_version;
-  /// As in `open_run`. The GPUs of that run count as free.
+  /// As in `open_run`. What that run has counts as free.
   std::optional<run_proof> predecessor = {};
+  /// Keeps the run's place in the queue for a few seconds.
+  std::optional<waiting_run> waits = {};
 
   bool operator==(const offer_request&) const = default;
 };
 
-TROUPE_INSPECT(offer_request, run, protocol, predecessor)
+TROUPE_INSPECT(offer_request, run, protocol, predecessor, waits)
 
-/// A node's offer to a run. GPUs of another run's workers are not included.
+/// A node's offer to a run.
 struct node_offer {
   /// The host's name, for people.
   std::string host;
   /// The address at which other hosts reach this one, which is the one that the node listens on.
   std::string address;
   std::uint32_t pid = 0;
+  /// What the run could have now.
   resources free;
+  /// What the node has in all.
+  resources capacity = {};
+  /// Who has the rest, for people; empty if nobody.
+  std::string holders = {};
+  /// By name, such as "zone": "a".
+  std::map<std::string, std::string> labels = {};
 
   bool operator==(const node_offer&) const = default;
 };
 
-TROUPE_INSPECT(node_offer, host, address, pid, free)
+TROUPE_INSPECT(node_offer, host, address, pid, free, capacity, holders, labels)
+
+/// Leases resources of a node to a run, in place of what it has leased there before; nothing gives them back. Sent by a
+/// trainer before it opens the run, to all nodes that it needs: if one refuses, it gives the others back. A lease lasts
+/// as long as the run is open on the node, and for half a minute before. Fails with `errc::busy`, naming who has the
+/// resources, and with `errc::unsatisfiable` for more than the node has. Idempotent.
+struct lease_request {
+  lease_ticket ticket;
+  /// For people.
+  std::string run_name;
+  resources amount;
+  /// As in `open_run`. What that run has counts as this run's.
+  std::optional<run_proof> predecessor = {};
+
+  bool operator==(const lease_request&) const = default;
+};
+
+TROUPE_INSPECT(lease_request, ticket, run_name, amount, predecessor)
 
 /// Which of several drivers has a run: the one with the greatest claim. A driver that is started again takes a greater
 /// one than the last, and a random tag tells two apart that do so at once.
@@ -150,7 +200,8 @@ TROUPE_INSPECT(worker_launch, worker, environment, gpus)
 
 /// Starts worker processes. Answered by `workers_started` once each executes the program. Fails, as do `end_run` and
 /// `kill_worker`, with `errc::wrong_secret` for a sender that does not know the run's secret, and with
-/// `errc::superseded` if a driver with a greater claim has the run. Not idempotent.
+/// `errc::superseded` if a driver with a greater claim has the run, and with `errc::busy` if the run's workers would
+/// take more than its lease, and others have the rest. Not idempotent.
 struct start_workers {
   run_id run;
   std::vector<std::string> arguments;
@@ -158,11 +209,13 @@ struct start_workers {
   /// As in `open_run`.
   std::string secret = {};
   run_claim claim = {};
+  /// What each of the run's workers takes.
+  resources each = {};
 
   bool operator==(const start_workers&) const = default;
 };
 
-TROUPE_INSPECT(start_workers, run, arguments, workers, secret, claim)
+TROUPE_INSPECT(start_workers, run, arguments, workers, secret, claim, each)
 
 /// The process ids, in the order of `start_workers::workers`.
 struct workers_started {

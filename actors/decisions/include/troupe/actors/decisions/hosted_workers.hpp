@@ -5,6 +5,7 @@
 #include <troupe/types.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -43,6 +44,10 @@ class hosted_workers {
   [[nodiscard]] std::string why_killed(worker_id worker) const;
   /// Workers whose ends have not been reported.
   [[nodiscard]] std::vector<worker_id> unreported() const;
+  /// How many processes are left.
+  [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(living_.size()); }
+  /// How many live and were not killed.
+  [[nodiscard]] std::uint32_t count_running() const;
   /// Whether no process is left.
   [[nodiscard]] bool is_empty() const noexcept { return living_.empty(); }
   [[nodiscard]] bool all_ended_or_stuck() const noexcept { return living_.size() == stuck_.size(); }

@@ -99,6 +99,9 @@ class node_roster {
   /// As `place_workers`, over the nodes in one state. The places name nodes of this roster, and workers from
   /// `first_worker` on.
   [[nodiscard]] expected<placement_decision> place(node_state state, worker_id first_worker) const;
+  /// Whether the nodes that have made an offer could take the workers if no other run had anything; if so, who has
+  /// what, for people.
+  [[nodiscard]] std::optional<std::string> busy_with() const;
 
   /// The capacity left by the workers that have a place. If gradients may not travel between nodes, only nodes that
   /// already have workers have capacity.
@@ -116,6 +119,10 @@ class node_roster {
   [[nodiscard]] std::vector<std::string> data_addresses() const;
 
  private:
+  /// Whether the run may use it.
+  [[nodiscard]] bool has_labels(const known_node& node) const;
+  [[nodiscard]] error no_labels() const;
+
   settings how_;
   std::vector<known_node> nodes_;
 };

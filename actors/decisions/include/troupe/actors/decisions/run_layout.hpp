@@ -25,7 +25,7 @@ class run_layout {
 
   run_layout() = default;
   run_layout(const scaling_config& scaling, transport_mode transport)
-      : shards_(scaling.shards), gpus_(resources_of_worker(scaling).gpus), mode_(transport) {}
+      : shards_(scaling.shards), each_(resources_of_worker(scaling)), mode_(transport) {}
 
   /// Sets new places, by rank; `addresses` are those at which other hosts reach the nodes, by index. Returns a notice
   /// if the transport has changed, or nothing. Fails with `errc::invalid_argument` if the configured transport is
@@ -54,7 +54,8 @@ class run_layout {
 
  private:
   std::uint32_t shards_ = 1;
-  double gpus_ = 0;
+  /// What each worker takes.
+  resources each_;
   transport_mode mode_ = transport_mode::automatic;
   transport_kind transport_ = transport_kind::self;
   group_layout layout_;

@@ -1,0 +1,55 @@
+#include "node/node_resources.hpp"
+
+#include "node/launches.hpp"
+
+#include <troupe/actors/decisions/resource_sums.hpp>
+
+#include <algorithm>
+#include <tuple>
+#include <unistd.h>
+
+namespace troupe::actors {
+
+node_resources::node_resources(const node_config& config)
+    : host_(config.host),
+      address_(config.address),
+      labels_(config.labels),
+      devices_(names_of_devices(config)),
+      leases_(config.capacity) {}
+
+node_offer node_resources::offer(const offer_request& request, const hosted_run* before, time now) {
+  if (request.waits)
+    leases_.wait(*request.waits, now);
+  const auto& run = before == nullptr ? request.run : before->what.run;
+  auto ticket = request.waits ? request.waits->ticket : lease_table::youngest(run);
+  ticket.run = run;
+  auto free = leases_.open_to(ticket, now);
+  free.gpus = std::min(free.gpus, static_cast<double>(devices_.open_to(run)));
+  return {host_,           address_,           static_cast<std::uint32_t>(::getpid()),
+          std::move(free), leases_.capacity(), leases_.describe_holders(ticket, leases_.capacity(), now),
+          labels_};
+}
+
+expected<void> node_resources::lease(const lease_request& request, const hosted_run* before, time now) {
+  if (before != nullptr)
+    leases_.end(before->what.run);
+  return leases_.lease(request, now);
+}
+
+expected<std::vector<launch_request>> node_resources::take(hosted_run& run, const start_workers& request, time now) {
+  const auto workers = run.workers.count_running() + static_cast<std::uint32_t>(request.workers.size());
+  TROUPE_TRY(leases_.use(request.run, resources_of(request.each, workers), now));
+  run.each = request.each;
+  auto launches = make_launches(request, run.what.secret, devices_);
+  if (!launches)
+    std::ignore = leases_.use(request.run, resources_of(run.each, run.workers.count_running()), now);
+  return launches;
+}
+
+void node_resources::give_back(const hosted_run& run, worker_id worker, time now) {
+  devices_.give_back(run.what.run, worker);
+  // Less than before is always granted.
+  std::ignore = leases_.use(run.what.run, resources_of(run.each, run.workers.count_running()), now);
+}
+
+} // namespace troupe::actors

@@ -794,7 +794,7 @@ void driver_model::send(const send_command& what) {
     world_.violate("commands are not numbered in order");
   commands_.push_back(what.command);
   if (std::holds_alternative<stop_command>(what.command.what))
-    world_.tells_to_stop();
+    world_.tells_to_stop(workers_);
   for (auto worker : workers_)
     tell(worker, what.command);
 }

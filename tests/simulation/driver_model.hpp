@@ -56,7 +56,7 @@ class driver_environment {
   /// The same of a worker.
   virtual void gives_up(worker_id worker, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) = 0;
   /// A stop is sent to the workers.
-  virtual void tells_to_stop() = 0;
+  virtual void tells_to_stop(const std::vector<worker_id>& whom) = 0;
   virtual void concludes(const actors::conclude& end, const std::string& why) = 0;
   /// What a worker's process would report now, to one that does not wait for its report.
   virtual std::optional<regroup_report> guess_report_of(worker_id worker) = 0;

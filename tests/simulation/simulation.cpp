@@ -354,9 +354,11 @@ void simulation::handle(const route& from, packet what) {
           if (trace_ != nullptr)
             note(there->model, "hears of the abort of generation " + text(x.generation.value));
           there->model.abort(x);
-        } else if constexpr (std::is_same_v<message, control_command>)
+        } else if constexpr (std::is_same_v<message, control_command>) {
+          if (std::holds_alternative<stop_command>(x.what))
+            stop_heard_after_[from.who] = furthest_;
           there->model.command(x);
-        else if constexpr (std::is_same_v<message, release_worker>)
+        } else if constexpr (std::is_same_v<message, release_worker>)
           there->model.release();
         else if constexpr (std::is_same_v<message, answer<plan_accepted>> ||
                            std::is_same_v<message, answer<next_generation>> ||
@@ -1292,8 +1294,19 @@ std::optional<std::vector<silent_worker>> simulation::silent_workers_of(std::uin
   return result;
 }
 
-void simulation::tells_to_stop() {
+void simulation::tells_to_stop(const std::vector<worker_id>& whom) {
   stop_asked_after_ = furthest_;
+  for (auto worker : whom)
+    stop_heard_after_[worker.value] = steps_;
+}
+
+/// Whether a worker did many more steps although it had heard of the stop. One that is alone may do many before a
+/// message reaches it.
+bool simulation::has_ignored_the_stop() const {
+  return stop_asked_after_ && std::ranges::any_of(driver_->returned(), [this](worker_id x) {
+           const auto heard = stop_heard_after_.find(x.value);
+           return (heard == stop_heard_after_.end() ? *stop_asked_after_ : heard->second) + 6 < steps_;
+         });
 }
 
 void simulation::concludes(const conclude& x, const std::string&) {
@@ -1311,7 +1324,7 @@ void simulation::concludes(const conclude& x, const std::string&) {
     return violate("the run stops, and nobody has asked for it");
   if (x.status == run_status::stopped)
     counts_.count(branch::stopped);
-  if (x.status == run_status::completed && stop_asked_after_ && *stop_asked_after_ + 6 < steps_)
+  if (x.status == run_status::completed && has_ignored_the_stop())
     violate("the run does all its steps although it was to stop after step " + text(*stop_asked_after_));
   if (x.status == run_status::stopped && run.state_sha256().empty())
     return;

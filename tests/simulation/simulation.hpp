@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -118,7 +119,8 @@ class simulation final : public worker_environment, public driver_environment {
   void gives_up(std::uint32_t node, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
   void gives_up(worker_id worker, std::uint32_t attempt, std::chrono::steady_clock::duration silent_for) override;
   std::optional<std::vector<silent_worker>> silent_workers_of(std::uint32_t node) override;
-  void tells_to_stop() override;
+  void tells_to_stop(const std::vector<worker_id>& whom) override;
+  [[nodiscard]] bool has_ignored_the_stop() const;
   void concludes(const actors::conclude& end, const std::string& why) override;
   std::optional<regroup_report> guess_report_of(worker_id worker) override;
 
@@ -337,6 +339,8 @@ class simulation final : public worker_environment, public driver_environment {
   bool stop_asked_ = false;
   /// The furthest step when the stop was asked for, or, later, when the workers were told.
   std::optional<std::uint64_t> stop_asked_after_;
+  /// The same for each worker that was told, when the command reached it; the last step until then.
+  std::map<std::uint32_t, std::uint64_t> stop_heard_after_;
   bool has_thrown_ = false;
   bool throws_again_ = false;
   std::uint32_t members_threw_ = 0;

@@ -100,7 +100,7 @@ run_attempt run_attempt::next() const {
   auto result = run_attempt{config_, course_, began_at_};
   result.number_ = number_ + 1;
   result.generation_.value = generation_.value + 1;
-  result.furthest_ = std::max(furthest_, workers_.furthest());
+  result.furthest_ = furthest();
   result.silent_ = silent_;
   return result;
 }

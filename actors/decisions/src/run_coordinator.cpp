@@ -89,7 +89,7 @@ run_actions run_coordinator::on_start_timeout() {
 
 /// Counts a failure. Returns whether the budget still holds.
 bool run_coordinator::within_budget() {
-  budget_.add(generation(), attempt_.last_step());
+  budget_.add(generation(), attempt_.furthest());
   return budget_.holds();
 }
 
@@ -271,7 +271,7 @@ run_actions run_coordinator::give_up_joiner(worker_record& who, failure_record w
 /// No worker with the state is left: starts the next attempt from a checkpoint, unless the failure repeats itself.
 run_actions run_coordinator::restart(std::optional<failure_record> what, std::string why) {
   const auto is_one_too_many = repeated_.note_end_of_attempt(
-      attempt_.last_step(), attempt_.workers().any_ended_by_itself() ? ended_by::itself : ended_by::outside);
+      attempt_.furthest(), attempt_.workers().any_ended_by_itself() ? ended_by::itself : ended_by::outside);
   if (what && is_one_too_many && repeated_.ends_by_itself()) {
     what->reason.message =
         fmt::format("{}: {}{}", repeated_.describe_own_ends(), what->reason.message, in_one_process_);

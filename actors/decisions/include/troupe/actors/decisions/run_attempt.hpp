@@ -80,10 +80,8 @@ class run_attempt {
   }
   /// Whether another driver has formed the generation, or may have begun forming it.
   [[nodiscard]] bool is_inherited() const noexcept { return !has_formed_; }
-  /// The furthest step that any worker has applied.
-  [[nodiscard]] step_id furthest() const noexcept { return furthest_; }
-  /// The same after the attempt is over, as far as its workers have reported.
-  [[nodiscard]] step_id last_step() const { return std::max(furthest_, workers_.furthest()); }
+  /// The furthest step that any worker has applied, as far as is known.
+  [[nodiscard]] step_id furthest() const { return std::max(furthest_, workers_.furthest()); }
   void note_progress(worker_record& who, step_id step);
   /// This worker is admitted.
   void note_numerics(worker_record& who, const std::string& numerics);

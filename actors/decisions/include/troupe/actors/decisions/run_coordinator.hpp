@@ -214,7 +214,7 @@ class run_coordinator {
   /// How many workers are missing that `start_more` has asked for.
   [[nodiscard]] std::uint32_t missing() const { return is<run_phase::running>() ? attempt_.missing() : 0; }
   /// The furthest step that any worker has applied.
-  [[nodiscard]] step_id furthest() const noexcept { return attempt_.furthest(); }
+  [[nodiscard]] step_id furthest() const { return attempt_.furthest(); }
   /// Where processes are that were started and have not ended.
   [[nodiscard]] std::vector<worker_place> occupied() const { return attempt_.workers().occupied(); }
   /// The plans that were accepted, one for each loop: joiners are compared with them.

@@ -77,7 +77,7 @@ check_format() {
 
 check_scripts() {
   cd "$troupe_root" || return
-  shellcheck -x tools/setup tools/quickstart tools/test tools/check tools/chaos tools/gpu-check tools/bench/collectives/run \
+  shellcheck -x tools/setup tools/quickstart tools/test tools/package tools/check tools/chaos tools/gpu-check tools/bench/collectives/run \
     tools/lib/*.bash tests/support/run_fuzzer tests/package/package_test tests/package/second_hour tests/package/lib.bash .ci/run
 }
 

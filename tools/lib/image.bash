@@ -33,8 +33,10 @@ make_root() {
   run_logged "mmdebstrap" "$log" mmdebstrap --variant=essential --include=troupe \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
-    --customize-hook='rm -rf "$1"/etc/resolv.conf "$1"/etc/hostname "$1"/etc/apt/sources.list "$1"/dev/*' \
+    --customize-hook='rm -rf "$1"/etc/resolv.conf "$1"/etc/hostname "$1"/etc/apt/sources.list' \
     "$codename" "$tar" "$repository/sources.list"
+  # Devices are the container's business, and extracting them takes privileges.
+  run_logged "tar" "$log" tar --delete --file "$tar" --wildcards './dev/*'
 }
 
 # make_image PACKAGES-DIRECTORY WORK-DIRECTORY: makes PACKAGES-DIRECTORY/troupe-image.tar, an archive in the layout of OCI.

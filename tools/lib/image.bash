@@ -29,14 +29,13 @@ make_root() {
   cp "$packages"/troupe_*.deb "$repository/"
   (cd "$repository" && dpkg-scanpackages --multiversion . >Packages) 2>>"$log"
   { own_archives && printf 'deb [trusted=yes] copy://%s ./\n' "$repository"; } >"$repository/sources.list"
+  # Without devices, which are the container's business, and which only root can unpack.
   # shellcheck disable=SC2016 # for the inner shell
-  run_logged "mmdebstrap" "$log" mmdebstrap --variant=essential --include=troupe \
+  run_logged "mmdebstrap" "$log" mmdebstrap --variant=essential --include=troupe --skip=output/dev \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --customize-hook='rm -rf "$1"/etc/resolv.conf "$1"/etc/hostname "$1"/etc/apt/sources.list' \
     "$codename" "$tar" "$repository/sources.list"
-  # Devices are the container's business, and extracting them takes privileges.
-  run_logged "tar" "$log" tar --delete --file "$tar" --wildcards './dev/*'
 }
 
 # make_image PACKAGES-DIRECTORY WORK-DIRECTORY: makes PACKAGES-DIRECTORY/troupe-image.tar, an archive in the layout of OCI.
@@ -53,7 +52,7 @@ make_image() {
     umoci init --layout "$layout"
     umoci new "${on[@]}"
     umoci raw add-layer "${on[@]}" "$work/root.tar"
-    umoci config "${on[@]}" --config.user troupe --config.workingdir /var/lib/troupe --config.volume /var/lib/troupe \
+    umoci config "${on[@]}" --config.user troupe --config.workingdir /var/lib/troupe \
       --config.env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --config.env TROUPE_KEYS=/var/lib/troupe/keys \
       --config.cmd caf-node --config.stopsignal SIGTERM --os linux --architecture "$(oci_architecture)" \
       --config.label org.opencontainers.image.title=troupe --config.label "org.opencontainers.image.version=$version"

@@ -1,5 +1,7 @@
 #include "command_line.hpp"
 
+#include "description.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <numeric>
+#include <string_view>
 
 namespace troupe::apps {
 
@@ -49,6 +52,23 @@ std::vector<std::string> words_of(CLI::App& app) {
   return result;
 }
 
+/// What the build installs beside the program: `--describe man`, `bash` or `zsh`.
+int print_description(const CLI::App& app, std::string_view form) {
+  const auto program = describe(app);
+  if (form == "man")
+    std::fputs(manual_page(program, TROUPE_VERSION).c_str(), stdout);
+  else if (form == "bash")
+    std::fputs(bash_completion(program).c_str(), stdout);
+  else if (form == "zsh")
+    std::fputs(zsh_completion(program).c_str(), stdout);
+  else {
+    std::fprintf(stderr, "%s: --describe takes man, bash or zsh\n", program.name.c_str());
+    return exit_usage;
+  }
+  // A full disk must not leave half of it.
+  return std::fflush(stdout) == 0 ? 0 : 1;
+}
+
 } // namespace
 
 std::string metric_text(const std::map<std::string, double>& metrics, const std::string& name, int digits) {
@@ -71,6 +91,8 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
 
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
   auto name = app.get_name();
+  if (argc == 3 && argv[1] == std::string_view{"--describe"})
+    return print_description(app, argv[2]);
   try {
     app.parse(argc, argv);
     return std::nullopt;

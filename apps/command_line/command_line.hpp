@@ -18,7 +18,9 @@ inline constexpr int exit_usage = 2;
 
 /// Parses the command line. Returns an exit code if the program should end: 0 after `--help` or `--version`,
 /// `exit_usage` after an error, which is reported on standard error. For an unknown option the message names the
-/// nearest existing one.
+/// nearest existing one. `--describe FORM`, which `--help` does not show, prints the manual page ("man") or a
+/// completion script
+/// ("bash", "zsh") instead, made of the same description.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
 
 /// Accepts any number above 0. (CLI11's own validator prints the largest number with all of its 309 digits.)

@@ -1,10 +1,13 @@
 # One call per library folder: the headers become a file set whose base is `include` (the include path, the install and the check
 # that every public header compiles alone), the sources are listed, the links are named. A folder that is not linked has no
-# include path, so an upward include fails to compile. EXPORT names the export set, troupeTargets by default.
+# include path, so an upward include fails to compile. EXPORT names the export set, troupeTargets by default, and COMPONENT the package.
 function(troupe_add_component name)
-  cmake_parse_arguments(arg "" "EXPORT" "HEADERS;SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "" "EXPORT;COMPONENT" "HEADERS;SOURCES;PUBLIC;PRIVATE" ${ARGN})
   if(NOT arg_EXPORT)
     set(arg_EXPORT troupeTargets)
+  endif()
+  if(NOT arg_COMPONENT)
+    set(arg_COMPONENT libtroupe-dev)
   endif()
   if(arg_SOURCES)
     add_library(troupe_${name})
@@ -20,13 +23,7 @@ function(troupe_add_component name)
   endif()
   add_library(troupe::${name} ALIAS troupe_${name})
   set_target_properties(troupe_${name} PROPERTIES EXPORT_NAME ${name})
-  troupe_install(troupe_${name} EXPORT ${arg_EXPORT} FILE_SET HEADERS)
-endfunction()
-
-# install(TARGETS), and a part of the target `installed`.
-function(troupe_install target)
-  install(TARGETS ${target} ${ARGN})
-  add_dependencies(installed ${target})
+  troupe_install(troupe_${name} COMPONENT ${arg_COMPONENT} EXPORT ${arg_EXPORT} FILE_SET HEADERS)
 endfunction()
 
 # A test binary: the listed sources with doctest's main. It fails when it makes no assertion at all.

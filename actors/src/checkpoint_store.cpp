@@ -187,7 +187,8 @@ class checkpoint_store_state : public orderly_end<checkpoint_store::base> {
     if (!path)
       return give_up(std::move(path.error()));
     // A failed removal costs only space, and is repeated after the next checkpoint.
-    std::ignore = serialization::apply_retention(config_.directory, config_.keep);
+    const auto held = config_.holds ? config_.holds->held() : std::vector<step_id>{};
+    std::ignore = serialization::apply_retention(config_.directory, config_.keep, held);
     const auto took = std::chrono::system_clock::now() - whole->began;
     std::uint64_t size_bytes = 0;
     for (const auto& tensor : whole->content.tensors)

@@ -165,6 +165,26 @@ void add_resume(CLI::App& app, run_config& run) {
       ->default_str("auto");
 }
 
+void add_mirror(CLI::App& app, mirror_config& mirror) {
+  auto* to =
+      app.add_option("--mirror", mirror.to,
+                     "Also copy checkpoints and results, in the background, to this directory, or to "
+                     "rclone:REMOTE:PATH (S3 and others, as rclone is configured); a run whose directory is lost "
+                     "resumes from there")
+          ->type_name("PLACE");
+  app.add_option("--mirror-keep", mirror.num_to_keep, "Checkpoints to keep at the mirror")
+      ->capture_default_str()
+      ->needs(to);
+  app.add_option_function<double>(
+         "--mirror-wait",
+         [&mirror](double seconds) {
+           mirror.final_wait = std::chrono::milliseconds{std::llround(std::clamp(seconds, 0.0, 1e9) * 1000)};
+         },
+         "Seconds that a run which ends waits for its mirror")
+      ->default_str("300")
+      ->needs(to);
+}
+
 void add_check_every_step(CLI::App& app, bool& check) {
   app.add_flag("--check-every-step", check, "Check in every step that its body does not write state too early");
 }

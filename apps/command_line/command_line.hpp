@@ -35,6 +35,9 @@ void add_name(CLI::App& app, std::string& name);
 /// Adds `--resume` and `--allow-changed`.
 void add_resume(CLI::App& app, run_config& run);
 
+/// Adds `--mirror`, `--mirror-keep` and `--mirror-wait`.
+void add_mirror(CLI::App& app, mirror_config& mirror);
+
 /// Adds `--check-every-step`.
 void add_check_every_step(CLI::App& app, bool& check);
 

@@ -70,6 +70,7 @@ inline run_result sample_result() {
   result.exact = false;
   result.resumed_from_step = 250;
   result.seconds_to_first_step = 0.125;
+  result.mirror = {"rclone:s3:bucket/digits", {300, 400}, 3, 2, {errc::timed_out, "the checkpoint of step 500"}};
   result.seconds_total = 8.5;
   return result;
 }

@@ -59,6 +59,16 @@ offer_tensorflow() {
   export TROUPE_TENSORFLOW
 }
 
+# Sets TROUPE_MOTO to the directory of moto, whose server is an S3 of one's own.
+offer_moto() {
+  [[ -z ${TROUPE_MOTO:-} ]] || return 0
+  ! python3 -c 'import moto.server' 2>/dev/null || return 0
+  wheels_dependencies=--upgrade wheels_timeout=300 fetch_wheels moto "moto, a server of S3 (115 MB)" "The tests of mirrors in S3 are skipped." \
+    'moto[s3]>=5,<6' flask flask-cors || return 0
+  TROUPE_MOTO=$(troupe_cache)/moto
+  export TROUPE_MOTO
+}
+
 # Makes numpy and safetensors available to python3; tests exchange files with them.
 offer_python_peers() {
   python3 -c 'import numpy, safetensors' 2>/dev/null && return 0

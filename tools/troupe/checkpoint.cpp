@@ -4,6 +4,8 @@
 
 #include <command_line.hpp>
 
+#include <troupe/mirror_place.hpp>
+
 #include <cstdio>
 #include <memory>
 
@@ -12,6 +14,7 @@ namespace troupe::tool {
 namespace {
 
 constexpr auto where_help = "A run's directory, its checkpoints directory, or the directory of a checkpoint";
+constexpr auto list_help = "A run's directory or another of checkpoints; or a run at a mirror, rclone:REMOTE:PATH/RUN";
 constexpr auto one_help = "A checkpoint's directory, or a run's directory, which means its newest checkpoint";
 
 constexpr auto overview =
@@ -25,6 +28,7 @@ Examples:
   troupe checkpoint diff runs/a runs/b                   compare the newest of both, bit by bit
   troupe checkpoint export runs/latest model.safetensors export for PyTorch, JAX, ...
   troupe checkpoint import model.safetensors imported    import; then charlm --from imported
+  troupe checkpoint fetch rclone:s3:bucket/runs/a here   copy the newest of a mirror into a directory
   troupe checkpoint rm runs/latest --keep 2              remove all but the newest two
 
 Exit codes: 0 success, 1 damage or a difference was found, 2 wrong usage, nothing found, or the command failed.)";
@@ -42,9 +46,15 @@ std::pair<CLI::App*, std::shared_ptr<Arguments>> add_command(CLI::App& parent, c
   return {added, given};
 }
 
+int list_anywhere(const list_arguments& given) {
+  return rclone_path_of(given.path.string()) ? list_mirror(given) : list(given);
+}
+
 void add_readers(CLI::App& parent, command& chosen) {
-  auto [ls, listed] = add_command(parent, chosen, "ls", "List checkpoints; checks manifests and file sizes", list);
-  ls->add_option("PATH", listed->path, where_help)->required();
+  auto [ls, listed] =
+      add_command(parent, chosen, "ls", "List checkpoints; checks manifests and file sizes", list_anywhere);
+  ls->add_option("PATH", listed->path, list_help)->required();
+  ls->add_option("--rclone", listed->rclone, "The program rclone")->capture_default_str();
 
   auto [shows, shown] = add_command(parent, chosen, "show", "Show the contents of a checkpoint", show);
   shows->add_option("PATH", shown->path, one_help)->required();
@@ -72,6 +82,18 @@ void add_writers(CLI::App& parent, command& chosen) {
   exports->add_option("--tensor", exported->tensor, "The tensor to write to a .npy file");
   exports->add_flag("--force", exported->force, "Replace TO if it exists");
 
+  auto [fetches, fetched] = add_command(parent, chosen, "fetch",
+                                        "Copy a checkpoint from a run's mirror into a directory; verifies it", fetch);
+  fetches
+      ->add_option(
+          "FROM", fetched->from,
+          "A run's place at a mirror, which means its newest checkpoint, or that of a checkpoint: a directory, "
+          "or rclone:REMOTE:PATH/RUN")
+      ->required();
+  fetches->add_option("TO", fetched->to, "The directory that gets step-...; it need not exist")->required();
+  fetches->add_option("--step", fetched->step, "The checkpoint of this step in FROM instead of the newest");
+  fetches->add_option("--rclone", fetched->rclone, "The program rclone")->capture_default_str();
+
   auto [imports, imported] =
       add_command(parent, chosen, "import", "Make a checkpoint from a safetensors or NPY file", import_file);
   imports->add_option("FROM", imported->from, "The file; its content determines the format")->required();
@@ -97,7 +119,7 @@ void add_writers(CLI::App& parent, command& chosen) {
 } // namespace
 
 void add_checkpoint(CLI::App& app, command& chosen) {
-  auto* checkpoint = app.add_subcommand("checkpoint", "Inspect, compare, export, import and remove checkpoints");
+  auto* checkpoint = app.add_subcommand("checkpoint", "Inspect, compare, export, import, fetch and remove checkpoints");
   checkpoint->require_subcommand(0, 1);
   checkpoint->callback([checkpoint, &chosen] {
     if (checkpoint->get_subcommands().empty())

@@ -5,6 +5,7 @@
 #include "trainer/interface.hpp"
 #include "trainer/output_display.hpp"
 #include "trainer/run_events.hpp"
+#include "trainer/run_mirroring.hpp"
 
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/decisions/program_chain.hpp>
@@ -24,6 +25,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,7 +75,8 @@ std::uint64_t first_step_of(const starting_state& state, const std::string& buil
 
 class run_files_state : public orderly_end<run_files::base> {
  public:
-  run_files_state(caf::actor_config& cfg, run_files_config config) : orderly_end(cfg), what_(std::move(config)) {}
+  run_files_state(caf::actor_config& cfg, run_files_config config)
+      : orderly_end(cfg), what_(std::move(config)), mirror_(what_.config, what_.services, what_.hurry, teller()) {}
 
   behavior_type make_behavior() override {
     return {
@@ -84,6 +87,7 @@ class run_files_state : public orderly_end<run_files::base> {
         [this](const find_state&) { return find_latest_state(); },
         [this](const part_address_request& request) { return part_address(request.host); },
         [this](const append_metrics& message) {
+          append_mirror_events();
           if (directory_)
             note(metrics_problem_, directory_->append(message.batch, message.pid), "metrics wait for it");
         },
@@ -98,12 +102,15 @@ class run_files_state : public orderly_end<run_files::base> {
  private:
   void let_go() override {
     end_writers();
+    mirror_.leave();
     journal_.reset();
     directory_.reset();
     display_.reset();
   }
 
   caf::result<claimed_directory> claim() {
+    if (auto opened = mirror_.open(); !opened)
+      return to_caf(opened.error());
     auto directory = run_directory::open(what_.config.run);
     if (!directory)
       return to_caf(directory.error());
@@ -112,6 +119,10 @@ class run_files_state : public orderly_end<run_files::base> {
                                         directory->moved_aside().string())});
     claimed_directory result;
     result.path = directory->root().string();
+    if (auto ready = mirror_.prepare(*directory); !ready) {
+      result.state = fail(std::move(ready.error()));
+      return result;
+    }
     result.state = begin_from(*directory);
     if (!result.state)
       return result;
@@ -129,6 +140,10 @@ class run_files_state : public orderly_end<run_files::base> {
       result.state = fail(std::move(done.error()));
       return result;
     }
+    if (auto done = mirror_.try_out(*directory, *result.state); !done) {
+      result.state = fail(std::move(done.error()));
+      return result;
+    }
     // An existing journal describes a run that is over.
     journal_.emplace(system(), directory->root()).remove();
     begin_in(std::move(*directory), result);
@@ -142,11 +157,15 @@ class run_files_state : public orderly_end<run_files::base> {
     std::ignore = point_latest_to(directory_->root());
     for (auto& each : std::exchange(early_events_, {}))
       append(std::move(each));
-    auto report = [trainer = what_.trainer](const checkpoint_outcome& outcome) {
+    auto report = [trainer = what_.trainer,
+                   mirror = mirror_.begin(*directory_, *result.state)](const checkpoint_outcome& outcome) {
+      if (const auto strong = mirror.lock(); strong && outcome.reason.code == errc::none)
+        strong->on_saved(outcome.step);
       if (auto strong = trainer.lock())
         caf::anon_send(caf::actor_cast<trainer_interface>(strong), outcome);
     };
-    store_ = spawn_checkpoint_store(system(), {what_.run, directory_->checkpoints(), retention(), std::move(report)});
+    store_ = spawn_checkpoint_store(
+        system(), {what_.run, directory_->checkpoints(), retention(), std::move(report), mirror_.holds()});
     result.store = store_;
     result.warning = receive_parts();
     lend(*result.state);
@@ -207,6 +226,7 @@ class run_files_state : public orderly_end<run_files::base> {
 
   void release(const release_directory& message) {
     end_writers();
+    mirror_.leave();
     directory_.reset();
     journal_.reset();
     what_.run = message.run;
@@ -233,8 +253,8 @@ class run_files_state : public orderly_end<run_files::base> {
     return std::move(*found);
   }
 
-  [[nodiscard]] expected<starting_state> begin_from(run_directory& directory) const {
-    auto found = find_starting_state(directory, what_.config, identity(), abandoned_parts::remove);
+  [[nodiscard]] expected<starting_state> begin_from(run_directory& directory) {
+    auto found = mirror_.find_start_in(directory, identity());
     if (found) {
       TROUPE_TRY(const auto history, directory.rewind(found->step));
       add_history(*found, history);
@@ -337,6 +357,12 @@ class run_files_state : public orderly_end<run_files::base> {
       display_->show(message);
   }
 
+  void append_mirror_events() {
+    if (directory_)
+      for (auto& each : mirror_.take_events())
+        append({each.when, std::move(each.what)});
+  }
+
   void append(append_event message) {
     if (directory_)
       return note(metrics_problem_, directory_->append_event(message.when, message.what), "events wait for it");
@@ -364,10 +390,14 @@ class run_files_state : public orderly_end<run_files::base> {
                 count)});
   }
 
-  void tell(file_notice notice) const {
-    if (auto strong = what_.trainer.lock())
-      caf::anon_send(caf::actor_cast<trainer_interface>(strong), std::move(notice));
+  /// Tells users from any thread.
+  [[nodiscard]] std::function<void(severity, std::string)> teller() const {
+    return [trainer = what_.trainer](severity how, std::string text) {
+      if (auto strong = trainer.lock())
+        caf::anon_send(caf::actor_cast<trainer_interface>(strong), file_notice{how, std::move(text)});
+    };
   }
+  void tell(file_notice notice) const { teller()(notice.how, std::move(notice.text)); }
 
   [[nodiscard]] finished_run finish(finish_run message) {
     auto& result = message.result;
@@ -390,9 +420,16 @@ class run_files_state : public orderly_end<run_files::base> {
     }
     // After this the directory's content is final.
     end_writers();
-    if (has_begun)
+    if (has_begun) {
+      result.mirror = mirror_.finish();
+      append_mirror_events();
       describe_checkpoints(result);
+    }
     auto written = has_begun ? directory_->write_result(result) : expected<void>{};
+    if (has_begun)
+      mirror_.finish_records();
+    append_mirror_events();
+    mirror_.leave();
     if (journal_ && directory_)
       journal_->remove();
     journal_.reset();
@@ -440,6 +477,7 @@ class run_files_state : public orderly_end<run_files::base> {
   std::optional<control_journal> journal_;
   std::unique_ptr<part_receiver> parts_;
   checkpoint_store store_;
+  run_mirroring mirror_;
   std::optional<output_display> display_;
   /// Why files of these kinds could not be written last; empty if they could.
   std::string metrics_problem_;

@@ -8,6 +8,7 @@
 #include <caf/fwd.hpp>
 #include <caf/typed_actor.hpp>
 
+#include <stop_token>
 #include <string>
 
 namespace troupe::actors {
@@ -32,6 +33,8 @@ struct run_files_config {
   std::string secret;
   /// Gets a `checkpoint_outcome` for every checkpoint.
   caf::weak_actor_ptr trainer;
+  /// Ends waiting for a mirror: when somebody is in a hurry, or what is waited for is not wanted any more.
+  std::stop_token hurry;
 };
 
 /// Spawns it on a thread of its own.

@@ -77,6 +77,7 @@ trainer_state::behavior_type trainer_state::make_behavior() {
 }
 
 void trainer_state::let_go() {
+  hurry_.request_stop();
   // Handles keep this object alive, so fail promises and release files explicitly.
   workers_.fail_pending({errc::aborted, "the run is ending"});
   for (auto& [number, promise] : std::exchange(journal_.wishes, {}))
@@ -102,7 +103,7 @@ caf::result<run_result> trainer_state::fit() {
   nodes_.emplace(*this, static_cast<node_events&>(*this), config_, services_, record_.run(), authority_.claim);
   nodes_->roster().resize_run(wanted_workers_);
   actors_.files = spawn_run_files(system(), {record_.run(), function_, config_, services_, authority_.secret,
-                                             caf::actor_cast<caf::weak_actor_ptr>(ctrl())});
+                                             caf::actor_cast<caf::weak_actor_ptr>(ctrl()), hurry_.get_token()});
   phase_ = trainer_phase::looking{};
   if (auto valid = validate(config_); !valid) {
     conclude_run(run_status::failed, std::move(valid.error()));
@@ -325,9 +326,16 @@ void trainer_state::skipped(step_id step) {
 }
 
 caf::result<void> trainer_state::stop(const stop_request& request) {
-  if (!audience_.awaits_result() || is_concluding())
+  if (!audience_.awaits_result())
+    return caf::unit;
+  // Of a run that ends, only its mirror is waited for.
+  if (request.immediately)
+    hurry_.request_stop();
+  if (is_concluding())
     return caf::unit;
   if (!coordinator_) {
+    // It may be fetching a checkpoint, which is not wanted any more.
+    hurry_.request_stop();
     conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"});
     return caf::unit;
   }

@@ -26,6 +26,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -337,6 +338,8 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
     collectives_actor collectives;
     checkpoint_store store;
   } actors_;
+  /// Ends waiting for the mirror.
+  std::stop_source hurry_;
   checkpoint_metadata metadata_;
   starting_state state_;
   run_layout layout_;

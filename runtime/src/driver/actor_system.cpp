@@ -11,6 +11,7 @@
 #include <troupe/actors/trainer.hpp>
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/runtime/keys.hpp>
+#include <troupe/runtime/mirror.hpp>
 #include <troupe/runtime/node_host.hpp>
 #include <troupe/runtime/program.hpp>
 
@@ -204,6 +205,7 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
                                const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
     return runtime::open_part_receiver({run, secret, is_encrypted}, checkpoints, ports);
   };
+  services.open_mirror = runtime::open_mirror;
   services.program_path = program.path;
   services.build_id = program.build_id;
   if (worker_path.empty())

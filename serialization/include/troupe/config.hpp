@@ -81,13 +81,14 @@ struct scaling_config {
 
 /// Whether to resume from a checkpoint in the run's directory.
 enum class resume_mode : std::uint8_t {
-  /// Resume from the latest valid checkpoint if one exists, otherwise start from the beginning.
+  /// Resume from the latest valid checkpoint if one exists, in the run's directory or at its mirror, otherwise start
+  /// from the beginning.
   automatic = 1,
-  /// Fail if the run's directory already exists.
+  /// Fail if the run's directory, or its mirror, already exists.
   never = 2,
   /// Fail if there is no checkpoint.
   required = 3,
-  /// Start from the beginning. The existing directory is moved aside, to `name.1`, `name.2`, ...
+  /// Start from the beginning. The existing directory is moved aside, to `name.1`, `name.2`, ..., and so is its mirror.
   restart = 4,
 };
 
@@ -169,6 +170,20 @@ struct run_config {
   std::chrono::milliseconds collective_timeout{300'000};
 };
 
+/// A second place for a run's checkpoints and results, which are copied there behind training's back.
+struct mirror_config {
+  /// A directory on another device or host, or `rclone:REMOTE:PATH` for what rclone reaches, with rclone's own
+  /// configuration. The run's copy is `to / name`, laid out like the run's directory. Empty: there is no mirror.
+  std::string to = {};
+  /// The number of latest checkpoints to keep there; at least 1. The best by `checkpoint_config::score_attribute` are
+  /// kept as well.
+  std::uint32_t num_to_keep = 2;
+  /// How long a run that ends waits until the mirror has its last checkpoint and its result.
+  std::chrono::milliseconds final_wait{300'000};
+  /// The program: a name in PATH, or a path.
+  std::string rclone = "rclone";
+};
+
 /// When to take checkpoints, and which to keep. One is always taken after the last step, and when the run is stopped.
 struct checkpoint_config {
   /// Interval in steps; 0 for none in between.
@@ -192,6 +207,7 @@ struct checkpoint_config {
   /// and compared each time, and written again every 8th time. A checkpoint's directory stays complete by itself.
   /// Everything is written on file systems without hard links, and where parts are streamed.
   bool reuse_unchanged = true;
+  mirror_config mirror = {};
 };
 
 /// The reaction to a worker that hangs while its process lives.
@@ -275,7 +291,8 @@ struct trainer_config {
   /// Passed as `ctx.options()`: settings that do not affect the result, such as paths and intervals. May change when a
   /// run is resumed.
   nlohmann::json options = nlohmann::json::object();
-  /// A checkpoint's directory, or a run's for its latest, whose state a new run starts with; empty for none.
+  /// A checkpoint's directory, or a run's for its latest, whose state a new run starts with; empty for none. A mirror's
+  /// `rclone:REMOTE:PATH/NAME` is fetched into the run's directory.
   std::filesystem::path load_checkpoint = {};
   /// How that state maps to this run's.
   load_options load = {};

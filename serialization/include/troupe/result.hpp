@@ -118,6 +118,23 @@ struct kept_checkpoint {
 
 TROUPE_INSPECT(kept_checkpoint, step, path, metrics, score)
 
+/// What a run's mirror has at the run's end.
+struct mirror_summary {
+  /// The run's place there; empty if the run has no mirror.
+  std::string place;
+  /// The steps of its complete checkpoints, oldest first.
+  std::vector<std::uint64_t> checkpoints;
+  /// Checkpoints that were not copied because a later one came first.
+  std::uint64_t superseded = 0;
+  std::uint64_t failed_attempts = 0;
+  /// Code `none` if it has the run's latest checkpoint and files; otherwise what it lacks, and why.
+  error reason;
+
+  bool operator==(const mirror_summary&) const = default;
+};
+
+TROUPE_INSPECT(mirror_summary, place, checkpoints, superseded, failed_attempts, reason)
+
 /// Steps that one program has computed, with one configuration and the same libraries.
 struct program_span {
   /// Both included.
@@ -177,6 +194,7 @@ struct run_result {
   std::vector<program_span> programs;
   /// The checkpoint of another run that this one began with (`load_checkpoint`); empty for none.
   std::string loaded_from;
+  mirror_summary mirror;
 
   /// Marks the run as failed with `why`, unless it has failed already.
   void fail(error why) {
@@ -194,7 +212,7 @@ struct run_result {
 
 TROUPE_INSPECT(run_result, run, name, status, steps, metrics, metrics_from, state_sha256, latest_checkpoint,
                best_checkpoint, checkpoints, due_checkpoints, path, reason, failures, generations, restarts, workers,
-               exact, resumed_from_step, seconds_to_first_step, seconds_total, programs, loaded_from)
+               exact, resumed_from_step, seconds_to_first_step, seconds_total, programs, loaded_from, mirror)
 
 /// The text of `result.json`.
 [[nodiscard]] std::string to_json(const run_result& result);

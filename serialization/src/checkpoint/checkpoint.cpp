@@ -272,6 +272,14 @@ expected<void> checkpoint::read_chunk(const stored_tensor& tensor, std::size_t c
 }
 
 expected<void> checkpoint::verify(read_back source, unsigned threads) const {
+  return verify_with(source, threads, {});
+}
+
+expected<void> checkpoint::verify(read_back source, const std::stop_token& stop) const {
+  return verify_with(source, 1, stop);
+}
+
+expected<void> checkpoint::verify_with(read_back source, unsigned threads, const std::stop_token& stop) const {
   auto total = std::uint64_t{0};
   for (const auto& part : content_.parts) {
     TROUPE_TRY(auto opened, open_part(directory_, part, *files_));
@@ -282,6 +290,8 @@ expected<void> checkpoint::verify(read_back source, unsigned threads) const {
   const auto regions = regions_of(content_);
   const auto stretches = stretches_of(regions);
   return for_each_index(stretches.size(), threads_for(threads, total), [&](std::size_t i) -> expected<void> {
+    if (stop.stop_requested())
+      return fail(errc::aborted, fmt::format("verifying {} was given up", directory_.string()));
     TROUPE_TRY(auto opened, open_part(directory_, content_.parts[stretches[i].front().part], *files_));
     return verify_stretch(*opened, stretches[i]);
   });

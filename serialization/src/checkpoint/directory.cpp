@@ -44,25 +44,6 @@ bool is_abandoned_name(std::string_view name) {
   return name.starts_with(temporary_prefix) && (name.ends_with(temporary_suffix) || name.ends_with(removed_suffix));
 }
 
-/// Removes a directory and everything below it, if it exists. Links are removed, not followed.
-expected<void> remove_tree(const fs::path& path, file_system& files) {
-  auto is_gone = [](const expected<void>& removed) { return removed || removed.error().code == errc::not_found; };
-  auto at_once = files.remove(path);
-  if (is_gone(at_once))
-    return {};
-  auto entries = files.list(path);
-  if (!entries)
-    return entries.error().code == errc::not_found ? at_once : fail(std::move(entries.error()));
-  for (const auto& entry : *entries) {
-    auto inside = path / entry.name;
-    auto removed = entry.kind == entry_kind::directory ? remove_tree(inside, files) : files.remove(inside);
-    if (!is_gone(removed))
-      return removed;
-  }
-  auto removed = files.remove(path);
-  return is_gone(removed) ? expected<void>{} : removed;
-}
-
 error not_committed(const manifest& content, const std::string& why) {
   return {errc::damaged, fmt::format("the checkpoint of step {} is not committed: {}", content.step, why)};
 }
@@ -85,18 +66,6 @@ expected<void> check_parts(const fs::path& directory, const manifest& content, f
 
 error step_exists(const fs::path& path) {
   return {errc::already_exists, fmt::format("{} exists; a checkpoint is never overwritten", path.string())};
-}
-
-/// Removes a damaged checkpoint at `target`. Fails if there is a valid one.
-expected<void> remove_if_damaged(const fs::path& target, file_system& files) {
-  TROUPE_TRY(auto taken, files.look_at(target));
-  if (!taken)
-    return {};
-  auto stored = checkpoint::open(target, files);
-  auto good = stored ? stored->verify() : tl::unexpected<error>{stored.error()};
-  if (!good && good.error().code == errc::damaged)
-    return remove_checkpoint(target, files);
-  return fail(step_exists(target));
 }
 
 /// The candidates for the retention decision; with metrics only if the policy uses them.
@@ -171,6 +140,46 @@ bool is_removed_name(std::string_view name) {
   return name.starts_with(temporary_prefix) && name.ends_with(removed_suffix);
 }
 
+expected<void> remove_tree(const fs::path& path, file_system& files) {
+  auto is_gone = [](const expected<void>& removed) { return removed || removed.error().code == errc::not_found; };
+  auto at_once = files.remove(path);
+  if (is_gone(at_once))
+    return {};
+  auto entries = files.list(path);
+  if (!entries)
+    return entries.error().code == errc::not_found ? at_once : fail(std::move(entries.error()));
+  for (const auto& entry : *entries) {
+    auto inside = path / entry.name;
+    auto removed = entry.kind == entry_kind::directory ? remove_tree(inside, files) : files.remove(inside);
+    if (!is_gone(removed))
+      return removed;
+  }
+  auto removed = files.remove(path);
+  return is_gone(removed) ? expected<void>{} : removed;
+}
+
+expected<void> remove_if_damaged(const fs::path& target, file_system& files) {
+  TROUPE_TRY(auto taken, files.look_at(target));
+  if (!taken)
+    return {};
+  auto stored = checkpoint::open(target, files);
+  auto good = stored ? stored->verify() : tl::unexpected<error>{stored.error()};
+  if (!good && good.error().code == errc::damaged)
+    return remove_checkpoint(target, files);
+  return fail(step_exists(target));
+}
+
+expected<fs::path> publish_checkpoint(const fs::path& complete, const fs::path& target, file_system& files) {
+  if (auto renamed = files.rename(complete, target, if_taken::refuse); !renamed)
+    return fail(renamed.error().code == errc::already_exists ? step_exists(target) : std::move(renamed.error()));
+  if (auto synced = files.sync_directory(target.parent_path()); !synced) {
+    // A checkpoint that may not survive a crash must not look committed.
+    std::ignore = files.rename(target, complete, if_taken::refuse);
+    return fail(std::move(synced.error()));
+  }
+  return target;
+}
+
 expected<fs::path> commit_checkpoint(const fs::path& checkpoints_directory, const fs::path& temporary_directory,
                                      const manifest& content, file_system& files) {
   auto target = checkpoints_directory / checkpoint_name(content.step);
@@ -178,14 +187,7 @@ expected<fs::path> commit_checkpoint(const fs::path& checkpoints_directory, cons
   TROUPE_TRY(remove_if_damaged(target, files));
   // Also syncs the directory's entries.
   TROUPE_TRY(write_manifest(temporary_directory / manifest_file_name, content, files));
-  if (auto renamed = files.rename(temporary_directory, target, if_taken::refuse); !renamed)
-    return fail(renamed.error().code == errc::already_exists ? step_exists(target) : std::move(renamed.error()));
-  if (auto synced = files.sync_directory(checkpoints_directory); !synced) {
-    // A checkpoint that may not survive a crash must not look committed.
-    std::ignore = files.rename(target, temporary_directory, if_taken::refuse);
-    return fail(std::move(synced.error()));
-  }
-  return target;
+  return publish_checkpoint(temporary_directory, target, files);
 }
 
 expected<std::vector<checkpoint_entry>> scan_steps(const fs::path& checkpoints_directory, file_system& files) {
@@ -261,7 +263,7 @@ expected<std::vector<retention_candidate>> list_candidates(const fs::path& check
 }
 
 expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, const retention_policy& policy,
-                                                file_system& files) {
+                                                std::span<const step_id> in_use, file_system& files) {
   if (policy.num_to_keep == 0)
     return fail(errc::invalid_argument, "num_to_keep is 0: keep at least one checkpoint");
   auto entries = list_checkpoints(checkpoints_directory, files);
@@ -281,12 +283,17 @@ expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_dire
                 fmt::format("no checkpoint is removed, because the newest is not valid: {}", good.error().message));
   // Decisions and entries are both ordered by step.
   for (std::size_t i = 0; i < decisions.size(); ++i) {
-    if (decisions[i].stays)
+    if (decisions[i].stays || std::ranges::find(in_use, decisions[i].step) != in_use.end())
       continue;
     TROUPE_TRY(remove_checkpoint((*entries)[i].path, files));
     removed.push_back((*entries)[i].path);
   }
   return removed;
+}
+
+expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, const retention_policy& policy,
+                                                file_system& files) {
+  return apply_retention(checkpoints_directory, policy, {}, files);
 }
 
 expected<std::vector<fs::path>> apply_retention(const fs::path& checkpoints_directory, std::size_t num_to_keep,

@@ -1,5 +1,7 @@
 #include <troupe/config.hpp>
 
+#include <troupe/mirror_place.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -26,6 +28,25 @@ bool is_number_of_workers(worker_range x) {
 
 bool is_gpu_number(double gpus) {
   return gpus == 0 || (gpus >= least_gpu_share && gpus < 1) || (gpus >= 1 && gpus <= 1024 && gpus == std::floor(gpus));
+}
+
+expected<void> validate_mirror(const mirror_config& mirror, const run_config& run) {
+  if (mirror.to.empty())
+    return {};
+  if (auto valid = validate_mirror_place(mirror.to); !valid)
+    return fail(valid.error().code, fmt::format("checkpoint.mirror.to: {}", valid.error().message));
+  const auto normal = [](const std::filesystem::path& path) { return (path / "").lexically_normal(); };
+  if (!rclone_path_of(mirror.to) && normal(mirror.to) == normal(run.storage_path))
+    return fail(errc::invalid_argument,
+                fmt::format("checkpoint.mirror.to is {}, which is run.storage_path: name a directory on another device",
+                            mirror.to));
+  if (mirror.num_to_keep == 0)
+    return fail(errc::invalid_argument, "checkpoint.mirror.num_to_keep is 0: at least the latest checkpoint is kept");
+  if (mirror.final_wait.count() < 0)
+    return fail(errc::invalid_argument, "checkpoint.mirror.final_wait must not be negative");
+  if (mirror.rclone.empty())
+    return fail(errc::invalid_argument, "checkpoint.mirror.rclone is empty: name the program");
+  return {};
 }
 
 } // namespace
@@ -91,6 +112,7 @@ expected<void> validate(const trainer_config& config) {
     return fail(errc::invalid_argument, fmt::format("checkpoint.max_in_flight is {}: each takes memory for a copy of "
                                                     "the state; at most 64 are supported",
                                                     config.checkpoint.max_in_flight));
+  TROUPE_TRY(validate_mirror(config.checkpoint.mirror, config.run));
   if (config.run.start_timeout.count() <= 0 || config.run.collective_timeout.count() <= 0 ||
       config.cluster.connect_timeout.count() <= 0)
     return fail(errc::invalid_argument, "run.start_timeout, run.collective_timeout and cluster.connect_timeout must be "

@@ -33,6 +33,18 @@ nlohmann::ordered_json described(const program_span& x) {
           {"libraries", nlohmann::ordered_json::parse(x.libraries, nullptr, false)}};
 }
 
+/// Null without a mirror.
+nlohmann::ordered_json described(const mirror_summary& x) {
+  if (x.place.empty())
+    return {};
+  nlohmann::ordered_json out{{"place", x.place},
+                             {"checkpoints", x.checkpoints},
+                             {"superseded", x.superseded},
+                             {"failed_attempts", x.failed_attempts}};
+  out["lacks"] = x.reason.code == errc::none ? nlohmann::ordered_json{} : nlohmann::ordered_json(x.reason.message);
+  return out;
+}
+
 } // namespace
 
 std::string to_json(const run_result& result) {
@@ -61,6 +73,7 @@ std::string to_json(const run_result& result) {
                             {"skipped", result.due_checkpoints.skipped},
                             {"failed", result.due_checkpoints.failed}};
   out["path"] = result.path;
+  out["mirror"] = described(result.mirror);
   out["error"] = nullptr;
   if (result.reason.code != errc::none)
     out["error"] = {{"code", to_string(result.reason.code)}, {"message", result.reason.message}};

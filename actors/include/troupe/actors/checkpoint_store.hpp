@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/actors/checkpoint_holds.hpp>
 #include <troupe/actors/handles.hpp>
 
 #include <troupe/serialization/checkpoint/retention.hpp>
@@ -8,6 +9,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 
 namespace troupe::actors {
 
@@ -18,6 +20,8 @@ struct checkpoint_store_config {
   serialization::retention_policy keep = {};
   /// Called for every checkpoint before the workers get the outcome, in the store's thread.
   std::function<void(const checkpoint_outcome&)> on_outcome = {};
+  /// Checkpoints that somebody reads; may be null.
+  std::shared_ptr<const checkpoint_holds> holds = {};
 };
 
 /// Spawns the checkpoint store of one run, on its own thread because it blocks on the device.

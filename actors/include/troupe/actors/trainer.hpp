@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/actors/handles.hpp>
+#include <troupe/actors/mirror_storage.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 
@@ -48,6 +49,9 @@ struct trainer_services {
   std::function<expected<std::unique_ptr<part_receiver>>(const run_id&, const std::string& secret,
                                                          const std::filesystem::path& checkpoints)>
       receive_parts;
+  /// Opens the place of a run at a mirror, through this rclone. May be empty for runs without a mirror.
+  std::function<expected<std::unique_ptr<mirror_storage>>(const std::string& place, const std::string& rclone)>
+      open_mirror = {};
   std::string program_path;
   std::string build_id;
   /// How to repeat in one process what ends every attempt of the run, for the end of a message; may be empty.

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,10 +54,14 @@ class checkpoint {
   /// is reported.
   [[nodiscard]] expected<void> verify(read_back source = read_back::cached, unsigned threads = 0) const;
 
+  /// The same on the calling thread; fails with `errc::aborted` soon after `stop` is requested.
+  [[nodiscard]] expected<void> verify(read_back source, const std::stop_token& stop) const;
+
  private:
   checkpoint(std::filesystem::path directory, manifest content, file_system& files);
 
   [[nodiscard]] expected<const stored_tensor*> tensor_at(std::size_t index) const;
+  [[nodiscard]] expected<void> verify_with(read_back source, unsigned threads, const std::stop_token& stop) const;
   [[nodiscard]] expected<void> read_chunk(const stored_tensor& tensor, std::size_t chunk,
                                           std::span<std::byte> target) const;
   [[nodiscard]] expected<void> check_target(const stored_tensor& tensor, std::span<const std::byte> target) const;

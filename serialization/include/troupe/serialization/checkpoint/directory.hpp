@@ -100,6 +100,11 @@ list_candidates(const std::filesystem::path& checkpoints_directory, file_system&
 apply_retention(const std::filesystem::path& checkpoints_directory, const retention_policy& policy,
                 file_system& files = local_files());
 
+/// The same, without those of the steps `in_use`, which somebody reads: they are removed by a later call.
+[[nodiscard]] expected<std::vector<std::filesystem::path>>
+apply_retention(const std::filesystem::path& checkpoints_directory, const retention_policy& policy,
+                std::span<const step_id> in_use, file_system& files = local_files());
+
 /// The same, by age only.
 [[nodiscard]] expected<std::vector<std::filesystem::path>>
 apply_retention(const std::filesystem::path& checkpoints_directory, std::size_t num_to_keep,

@@ -1,0 +1,202 @@
+#include "trainer/run_mirror.hpp"
+
+#include "scratch.hpp"
+
+#include <processes.hpp>
+
+#include <troupe/serialization/checkpoint/directory.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace troupe;
+using namespace troupe::actors;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// What a fake mirror has and does. Shared with the mirror's thread.
+struct fake_mirror {
+  std::mutex mutex;
+  std::condition_variable_any changed;
+  std::vector<step_id> complete;
+  std::vector<std::string> files;
+  /// While it is closed, uploads wait until they are given up.
+  bool is_closed = false;
+  int waiting = 0;
+  bool is_full = false;
+
+  void set(bool closed) {
+    {
+      auto lock = std::lock_guard{mutex};
+      is_closed = closed;
+    }
+    changed.notify_all();
+  }
+  void await_upload() {
+    auto lock = std::unique_lock{mutex};
+    changed.wait(lock, [this] { return waiting > 0; });
+  }
+};
+
+class fake_storage : public mirror_storage {
+ public:
+  explicit fake_storage(fake_mirror& at) : at_(at) {}
+
+  const std::string& place() const noexcept override { return place_; }
+  expected<mirror_content> list(const std::stop_token&) override {
+    auto lock = std::lock_guard{at_.mutex};
+    return mirror_content{at_.complete, {}};
+  }
+  expected<void> upload(const fs::path& checkpoint, const std::stop_token& stop) override {
+    auto lock = std::unique_lock{at_.mutex};
+    ++at_.waiting;
+    at_.changed.notify_all();
+    const auto opened = at_.changed.wait(lock, stop, [this] { return !at_.is_closed; });
+    --at_.waiting;
+    if (!opened)
+      return fail(errc::aborted, "given up");
+    if (at_.is_full)
+      return fail(errc::io_error, "no space");
+    at_.complete.push_back(*serialization::parse_checkpoint_name(checkpoint.filename().string()));
+    std::ranges::sort(at_.complete);
+    return {};
+  }
+  expected<void> remove(step_id step, const std::stop_token&) override {
+    auto lock = std::lock_guard{at_.mutex};
+    std::erase(at_.complete, step);
+    return {};
+  }
+  expected<void> upload_files(const fs::path&, const std::vector<std::string>& names, const std::stop_token&) override {
+    auto lock = std::lock_guard{at_.mutex};
+    at_.files = names;
+    return {};
+  }
+  expected<void> fetch(step_id, const fs::path&, const std::stop_token&) override { return {}; }
+  expected<void> fetch_file(const std::string&, const fs::path&, const std::stop_token&) override { return {}; }
+  expected<std::string> move_aside(const std::stop_token&) override { return std::string{}; }
+
+ private:
+  fake_mirror& at_;
+  std::string place_ = "fake";
+};
+
+/// A run's directory, whose mirror is a fake.
+struct mirrored_directory {
+  mirrored_directory() {
+    mirror.emplace(run_mirror::settings{"fake",
+                                        [this] { return std::make_unique<fake_storage>(at); },
+                                        scratch.path(),
+                                        {.num_to_keep = 2},
+                                        holds,
+                                        [this](severity how, std::string text) {
+                                          auto lock = std::lock_guard{told_mutex};
+                                          told.emplace_back(how, std::move(text));
+                                        }});
+  }
+
+  void save(std::uint64_t step) {
+    const auto directory = scratch.path() / "checkpoints" / serialization::checkpoint_name({step});
+    fs::create_directories(directory);
+    serialization::overwrite_file(directory / serialization::manifest_file_name, "a manifest");
+    mirror->on_saved({step});
+  }
+  std::size_t warnings() {
+    auto lock = std::lock_guard{told_mutex};
+    return static_cast<std::size_t>(
+        std::ranges::count_if(told, [](const auto& each) { return each.first == severity::warning; }));
+  }
+
+  fake_mirror at;
+  serialization::scratch_directory scratch;
+  std::shared_ptr<checkpoint_holds> holds = std::make_shared<checkpoint_holds>();
+  std::mutex told_mutex;
+  std::vector<std::pair<severity, std::string>> told;
+  std::optional<run_mirror> mirror;
+};
+
+using steps = std::vector<std::uint64_t>;
+
+} // namespace
+
+TEST_CASE("a run that ends waits until its mirror has the last checkpoint and the run's files") {
+  mirrored_directory here;
+  for (const std::uint64_t step : {10, 20, 30})
+    here.save(step);
+  here.mirror->finish(1h, {});
+  const auto summary = here.mirror->summary();
+  CHECK(summary.reason.code == errc::none);
+  CHECK(summary.checkpoints.back() == 30);
+  CHECK(summary.checkpoints.size() <= 2);
+  CHECK_FALSE(here.at.files.empty());
+  const auto events = here.mirror->take_events();
+  REQUIRE_FALSE(events.empty());
+  CHECK(events.back().what["event"] == "mirrored");
+  CHECK(events.back().what["step"] == 30);
+  CHECK(here.warnings() == 0);
+}
+
+TEST_CASE("a checkpoint is held while it is copied, and newer ones supersede those that wait") {
+  mirrored_directory here;
+  here.at.set(true);
+  here.save(10);
+  here.at.await_upload();
+  CHECK(here.holds->held() == std::vector<step_id>{{10}});
+  for (const std::uint64_t step : {20, 30, 40})
+    here.save(step);
+  here.at.set(false);
+  here.mirror->finish(1h, {});
+  CHECK(here.holds->held().empty());
+  CHECK(here.mirror->summary().checkpoints == steps{10, 40});
+  CHECK(here.mirror->summary().superseded == 2);
+}
+
+TEST_CASE("a mirror that does not answer is waited for up to the deadline, or until somebody is in a hurry") {
+  mirrored_directory here;
+  here.at.set(true);
+  here.save(10);
+  here.mirror->finish(1ms, {});
+  CHECK(here.mirror->summary().reason.message.find("the checkpoint of step 10") != std::string::npos);
+  auto hurry = std::stop_source{};
+  auto somebody = std::jthread{[&] {
+    here.at.await_upload();
+    hurry.request_stop();
+  }};
+  here.mirror->finish(1h, hurry.get_token());
+  CHECK(here.mirror->summary().reason.code == errc::timed_out);
+  // What is under way is given up.
+  here.mirror.reset();
+  CHECK(here.at.complete.empty());
+  CHECK(here.at.waiting == 0);
+}
+
+TEST_CASE("failures in a row are one warning, and say what the mirror lacks") {
+  mirrored_directory here;
+  here.at.is_full = true;
+  here.save(10);
+  CHECK(testing::becomes_true([&] { return here.warnings() > 0; }));
+  // It is tried again at once.
+  here.mirror->finish(1ms, {});
+  CHECK(testing::becomes_true([&] { return here.mirror->summary().failed_attempts > 1; }));
+  const auto summary = here.mirror->summary();
+  CHECK(summary.reason == error{errc::io_error, "the checkpoint of step 10: no space"});
+  CHECK(here.warnings() == 1);
+  for (const auto& each : here.mirror->take_events())
+    CHECK(each.what["event"] == "mirror_failed");
+}
+
+TEST_CASE("a checkpoint that has been removed before its turn is no failure") {
+  mirrored_directory here;
+  here.mirror->on_saved({10});
+  here.mirror->finish(1h, {});
+  CHECK(here.mirror->summary().reason.code == errc::none);
+  CHECK(here.mirror->summary().failed_attempts == 0);
+  CHECK(here.warnings() == 0);
+}

@@ -1,0 +1,307 @@
+#include "scratch_runs.hpp"
+
+#include <memory_file_system.hpp>
+#include <s3_server.hpp>
+
+#include <troupe/serialization/checkpoint/checkpoint.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace troupe::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+using variables = std::map<std::string, std::string>;
+
+/// A mirror has the lowest priority: on a busy machine, the end of a run waits for it.
+constexpr auto mirror_limit = 5 * hang_limit;
+
+outcome run_to_end(scratch_runs& here, const std::vector<std::string>& argv, const variables& environment) {
+  auto process = here.start(argv, environment);
+  auto status = process.wait(mirror_limit);
+  return {status, process.out(), process.err()};
+}
+
+outcome succeed(scratch_runs& here, const std::vector<std::string>& argv, const variables& environment = {}) {
+  auto ran = run_to_end(here, argv, environment);
+  INFO(ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  return ran;
+}
+
+/// Runs a command that must fail with all of `parts` in its message.
+void refused(scratch_runs& here, const std::vector<std::string>& argv, const std::vector<std::string>& parts,
+             const variables& environment = {}) {
+  auto ran = run_to_end(here, argv, environment);
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  for (const auto& part : parts)
+    CHECK_MESSAGE(contains(ran.err, part), "the message lacks: " << part);
+}
+
+std::string state(const scratch_runs& here, const std::string& name) {
+  return here.result(name)["state_sha256"];
+}
+
+/// The state of a run of twelve steps that nothing disturbs.
+std::string undisturbed(scratch_runs& here) {
+  succeed(here, here.charlm("undisturbed"));
+  return state(here, "undisturbed");
+}
+
+/// The checkpoints in a mirror's directory, which must all be good.
+std::vector<std::uint64_t> good_steps(const fs::path& place) {
+  std::vector<std::uint64_t> result;
+  const auto found = troupe::serialization::list_checkpoints(place / "checkpoints");
+  REQUIRE(found);
+  for (const auto& each : *found) {
+    const auto opened = troupe::serialization::checkpoint::open(each.path);
+    REQUIRE_MESSAGE(opened, opened.error().message);
+    CHECK(opened->verify());
+    result.push_back(each.step.value);
+  }
+  return result;
+}
+
+bool is_copying(const fs::path& place) {
+  auto code = std::error_code{};
+  for (auto each = fs::directory_iterator{place / "checkpoints", code}; !code && each != fs::directory_iterator{};
+       each.increment(code))
+    if (each->path().filename().string().ends_with(".copy.tmp"))
+      return true;
+  return false;
+}
+
+/// Null, and says so, if there can be none.
+std::unique_ptr<s3_server> start_s3(const fs::path& scratch) {
+  std::string why;
+  auto result = s3_server::start(scratch, why);
+  if (!result) {
+    std::printf("SKIP: %s\n", why.c_str());
+    CHECK_FALSE(why.empty());
+  }
+  return result;
+}
+
+using steps = std::vector<std::uint64_t>;
+
+} // namespace
+
+TEST_CASE("a run whose directory is lost resumes from its mirror, and ends with the bits of an undisturbed one") {
+  scratch_runs here;
+  const auto expected = undisturbed(here);
+  const auto mirror = here.path("mirror");
+  succeed(here, here.charlm("run", {"--mirror", mirror.string(), "--steps", "6", "--checkpoint-every", "2"}));
+  const auto first = here.result("run");
+  CHECK(first["mirror"]["place"] == (mirror / "run").string());
+  CHECK(first["mirror"]["lacks"].is_null());
+  CHECK(first["mirror"]["checkpoints"].back() == 6);
+  CHECK(good_steps(mirror / "run") == first["mirror"]["checkpoints"].get<steps>());
+  CHECK(good_steps(mirror / "run").size() <= 2);
+  // The mirror has the final result as well.
+  CHECK(read_file(mirror / "run" / "result.json") == read_file(here.run_directory("run") / "result.json"));
+  fs::remove_all(here.run_directory("run"));
+  succeed(here, here.charlm("run", {"--mirror", mirror.string(), "--resume", "required", "--workers", "3"}));
+  CHECK(here.result("run")["resumed_from_step"] == 6);
+  CHECK(state(here, "run") == expected);
+  // The history came with it: one line for each step and rank.
+  const auto lines = read_lines(here.run_directory("run") / "metrics.jsonl");
+  CHECK(std::ranges::count_if(lines, [](const auto& line) { return line["step"] == 1; }) == 2);
+  CHECK(std::ranges::count_if(lines, [](const auto& line) { return line["step"] == 12; }) == 3);
+  CHECK(good_steps(mirror / "run").back() == 12);
+  const auto events = read_lines(here.run_directory("run") / "events.jsonl");
+  CHECK(std::ranges::count_if(events, [](const auto& line) { return line["event"] == "mirrored"; }) > 0);
+  // A copy of the mirror's is a run's directory like any other.
+  succeed(here, here.charlm("pupil", {"--from", (mirror / "run").string(), "--steps", "2"}));
+}
+
+TEST_CASE("a mirror that is newer than the directory is resumed from, an older one is not") {
+  scratch_runs here;
+  const auto expected = undisturbed(here);
+  const auto mirror = here.path("mirror").string();
+  succeed(here, here.charlm("run", {"--mirror", mirror, "--steps", "4"}));
+  fs::copy(here.run_directory("run"), here.path("old"), fs::copy_options::recursive);
+  succeed(here, here.charlm("run", {"--mirror", mirror, "--steps", "8"}));
+  // The directory of another host, which has not taken part.
+  fs::remove_all(here.run_directory("run"));
+  fs::copy(here.path("old"), here.run_directory("run"), fs::copy_options::recursive);
+  succeed(here, here.charlm("run", {"--mirror", mirror, "--steps", "10"}));
+  CHECK(here.result("run")["resumed_from_step"] == 8);
+  succeed(here, here.charlm("run", {"--steps", "11"}));
+  succeed(here, here.charlm("run", {"--mirror", mirror}));
+  CHECK(here.result("run")["resumed_from_step"] == 11);
+  CHECK(state(here, "run") == expected);
+  CHECK(good_steps(here.path("mirror") / "run").back() == 12);
+}
+
+TEST_CASE("drivers that are killed while they copy leave good checkpoints at the mirror, and nothing runs on") {
+  scratch_runs here;
+  const auto expected = undisturbed(here);
+  const auto place = here.path("mirror") / "run";
+  const auto argv = here.charlm(
+      "run", {"--mirror", here.path("mirror").string(), "--checkpoint-every", "1", "--checkpoints-in-flight", "0"});
+  steps before;
+  for (int i = 0; i < 4; ++i) {
+    auto driver = here.start(argv);
+    // It may also come to its end.
+    becomes_true([&] { return is_copying(place) || !driver.running(); });
+    driver.signal(SIGKILL);
+    driver.wait();
+    CHECK(becomes_true([&] { return here.processes().empty(); }));
+    const auto now = fs::exists(place) ? good_steps(place) : steps{};
+    // What was there is not lost before something newer is there.
+    if (!before.empty()) {
+      REQUIRE_FALSE(now.empty());
+      CHECK(now.back() >= before.back());
+    }
+    before = now;
+    // Every other time the mirror is all that is left.
+    if (i % 2 == 1)
+      fs::remove_all(here.run_directory("run"));
+  }
+  succeed(here, argv);
+  CHECK(state(here, "run") == expected);
+  CHECK(good_steps(place).back() == 12);
+  CHECK_FALSE(is_copying(place));
+}
+
+TEST_CASE("a full mirror costs a warning, and keeps what it has until something newer fits") {
+  scratch_runs here;
+  auto disk = memory_file_system{here.path("mirror"), "size=8m"};
+  if (!disk.mounted()) {
+    std::puts("SKIP: file systems may not be mounted here");
+    CHECK_FALSE(disk.mounted());
+    return;
+  }
+  const auto place = here.path("mirror") / "run";
+  // One checkpoint fits, two do not.
+  const auto argv = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--mirror", here.path("mirror").string(), "--mirror-keep", "1", "--hidden", "192"});
+    return here.charlm("run", more);
+  };
+  succeed(here, argv({"--steps", "2"}));
+  REQUIRE(good_steps(place) == steps{2});
+  std::uintmax_t size = 0;
+  for (const auto& each : fs::directory_iterator{place / "checkpoints" / "step-00000002"})
+    size += each.file_size();
+  REQUIRE(size > 500'000);
+  // A page for each file, and for what else the run writes.
+  REQUIRE(disk.resize("size=" + std::to_string(2 * size + 500'000)));
+  write_file(here.path("mirror") / "ballast", std::string(size / 2 + 400'000, 'x'));
+  const auto full = succeed(here, argv({"--steps", "6", "--checkpoint-every", "1", "--mirror-wait", "0.2"}));
+  INFO(full.err);
+  CHECK(contains(full.err, "does not take the checkpoint of step"));
+  CHECK(contains(full.err, "No space left on device"));
+  CHECK(contains(full.err, "the mirror " + place.string() + " lacks the checkpoint of step 6"));
+  const auto result = here.result("run");
+  CHECK(result["status"] == "completed");
+  CHECK(contains(result["mirror"]["lacks"], "step 6"));
+  CHECK(result["mirror"]["failed_attempts"] > 0);
+  CHECK(good_steps(place) == steps{2});
+  // With room again, the next start makes up for it.
+  fs::remove(here.path("mirror") / "ballast");
+  succeed(here, argv({"--steps", "6"}));
+  CHECK(good_steps(place) == steps{6});
+  CHECK(here.result("run")["mirror"]["lacks"].is_null());
+}
+
+TEST_CASE("a mirror that cannot work is an error before the run begins") {
+  scratch_runs here;
+  refused(here, here.charlm("run", {"--mirror", "rclone:s3:bucket"}), {"rclone", "apt-get install rclone"},
+          {{"PATH", "/nowhere"}});
+  refused(here, here.charlm("run", {"--mirror", "rclone:s3"}), {"checkpoint.mirror.to", "rclone:REMOTE:PATH"});
+  refused(here, here.charlm("run", {"--mirror", here.path("runs").string()}), {"run.storage_path"});
+  write_file(here.path("file"), "");
+  refused(here, here.charlm("run", {"--mirror", here.path("file").string()}), {here.path("file").string()});
+  CHECK_FALSE(fs::exists(here.run_directory("run") / "result.json"));
+  // By another name it is the same directory.
+  fs::create_directory_symlink(here.path("runs"), here.path("link"));
+  refused(here, here.charlm("run", {"--mirror", here.path("link").string()}), {"the run's own directory"});
+}
+
+TEST_CASE("a run that begins anew moves its mirror aside, and one that must be new refuses it") {
+  scratch_runs here;
+  const auto mirror = here.path("mirror");
+  succeed(here, here.charlm("run", {"--mirror", mirror.string(), "--steps", "4"}));
+  fs::remove_all(here.run_directory("run"));
+  refused(here, here.charlm("run", {"--mirror", mirror.string(), "--resume", "never"}), {"never", mirror.string()});
+  // Another program's run of the same name is not mixed with it.
+  refused(here, here.charlm("run", {"--mirror", mirror.string(), "--batch", "65"}), {"\"batch\":65"});
+  succeed(here, here.charlm("run", {"--mirror", mirror.string(), "--batch", "65", "--resume", "restart"}));
+  CHECK(here.result("run")["resumed_from_step"] == 0);
+  CHECK(good_steps(mirror / "run.1") == steps{4});
+  CHECK(good_steps(mirror / "run") == steps{12});
+}
+
+TEST_CASE("a run of which the directory is lost resumes from S3, another begins with it, and the tool fetches it") {
+  scratch_runs here;
+  const auto s3 = start_s3(here.path(""));
+  if (!s3)
+    return;
+  const auto expected = undisturbed(here);
+  const auto mirror = std::vector<std::string>{"--mirror", "rclone:s3:bucket/runs"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), mirror.begin(), mirror.end());
+    return here.charlm("run", more);
+  };
+  // Killed in the middle, perhaps of an upload: nobody notices later.
+  auto driver = here.start(with({"--checkpoint-every", "1", "--steps", "1000000"}), s3->environment());
+  here.await_step(driver, "run", 20);
+  driver.signal(SIGKILL);
+  driver.wait();
+  CHECK(becomes_true([&] { return here.processes().empty(); }));
+  fs::remove_all(here.run_directory("run"));
+  succeed(here, with({"--resume", "restart", "--steps", "6", "--checkpoint-every", "2"}), s3->environment());
+  fs::remove_all(here.run_directory("run"));
+  succeed(here, with({"--resume", "required"}), s3->environment());
+  CHECK(here.result("run")["resumed_from_step"] == 6);
+  CHECK(state(here, "run") == expected);
+  CHECK(here.result("run")["mirror"]["lacks"].is_null());
+
+  const auto listed = succeed(here, {program(TROUPE_TOOL), "checkpoint", "ls", "rclone:s3:bucket/runs/run", "--json"},
+                              s3->environment());
+  CHECK(nlohmann::json::parse(listed.out)["checkpoints"].back()["step"] == 12);
+  succeed(here,
+          {program(TROUPE_TOOL), "checkpoint", "fetch", "rclone:s3:bucket/runs/run", here.path("fetched").string()},
+          s3->environment());
+  CHECK(stored_state(here.path("fetched") / "step-00000012") == expected);
+
+  succeed(here, here.charlm("pupil", {"--from", "rclone:s3:bucket/runs/run/checkpoints/step-00000006", "--keep-step"}),
+          s3->environment());
+  CHECK(state(here, "pupil") == expected);
+  CHECK(here.result("pupil")["loaded_from"] == "rclone:s3:bucket/runs/run/checkpoints/step-00000006");
+  refused(here, here.charlm("other", {"--from", "rclone:s3:bucket/nothing"}), {"no checkpoint", "rclone:s3:bucket"},
+          s3->environment());
+}
+
+TEST_CASE("a mirror that does not answer delays nothing but the end, which a second Ctrl-C hastens") {
+  scratch_runs here;
+  const auto s3 = start_s3(here.path(""));
+  if (!s3)
+    return;
+  auto driver = here.start(
+      here.charlm("run", {"--mirror", "rclone:s3:bucket/runs", "--steps", "1000000", "--checkpoint-every", "10"}),
+      s3->environment());
+  here.await_step(driver, "run", 10);
+  s3->process().signal(SIGSTOP);
+  // Training goes on.
+  here.await_step(driver, "run", here.last_step("run") + 100);
+  driver.signal(SIGINT);
+  here.await(driver, [&] { return contains(read_file(here.run_directory("run") / "events.jsonl"), "\"ended\""); });
+  CHECK(driver.running());
+  driver.signal(SIGINT);
+  CHECK(driver.wait() == exit_status{128 + SIGINT, {}});
+  const auto result = here.result("run");
+  CHECK(result["status"] == "stopped");
+  CHECK(contains(result["mirror"]["lacks"], "the checkpoint of step"));
+  CHECK(becomes_true([&] { return here.processes().empty(); }));
+  s3->process().signal(SIGCONT);
+}

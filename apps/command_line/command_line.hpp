@@ -32,6 +32,9 @@ void add_name(CLI::App& app, std::string& name);
 /// Adds `--resume` and `--allow-changed`.
 void add_resume(CLI::App& app, run_config& run);
 
+/// Adds `--time-limit`.
+void add_time_limit(CLI::App& app, run_config& run);
+
 /// Adds `--check-every-step`.
 void add_check_every_step(CLI::App& app, bool& check);
 

@@ -127,6 +127,7 @@ int main(int argc, char** argv) {
   apps::add_name(cli, config.run.name);
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   apps::add_resume(cli, config.run);
+  apps::add_time_limit(cli, config.run);
   apps::add_nodes(cli, config.cluster);
   cli.add_flag("--quiet", quiet, "Show no progress");
   if (auto code = apps::parse_command_line(cli, argc, argv))

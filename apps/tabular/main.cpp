@@ -200,6 +200,7 @@ int main(int argc, char** argv) {
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   apps::add_name(cli, o.trainer.run.name);
   apps::add_resume(cli, o.trainer.run);
+  apps::add_time_limit(cli, o.trainer.run);
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
   o.trainer.scaling.num_workers = workers;

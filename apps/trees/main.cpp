@@ -162,6 +162,7 @@ int main(int argc, char** argv) {
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   apps::add_name(cli, config.run.name);
   apps::add_resume(cli, config.run);
+  apps::add_time_limit(cli, config.run);
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
   config.scaling.num_workers = workers;

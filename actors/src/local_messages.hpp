@@ -144,7 +144,7 @@ struct run_over {
   run_result result;
 };
 
-/// A notice about the files, for users.
+/// A notice about the files, or from the control desk, for users.
 struct file_notice {
   severity how = severity::warning;
   std::string text;

@@ -615,6 +615,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "other processes hear what the run does, stee
     CHECK(peer->ask(R"({"request":"stop"})")["answer"] == "stop");
   });
   CHECK(result.status == run_status::stopped);
+  CHECK(is_said("asked from another terminal: stop"));
   const auto heard = peer->published.all();
   REQUIRE_FALSE(heard.empty());
   CHECK(heard.back()["event"] == "ended");

@@ -7,6 +7,7 @@
 #include <troupe/actors/error_conversion.hpp>
 
 #include <caf/all.hpp>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <string>
@@ -97,6 +98,8 @@ class control_desk_state : public desk_base {
 
   template <class Request>
   void carry_out(control_port::connection from, const control_request& asked, const Request& what) {
+    if (const auto trainer = trainer_of_run())
+      send(trainer, file_notice{severity::note, fmt::format("asked from another terminal: {}", name_of(asked))});
     ask_trainer(from, what, [this, from, asked] {
       known_at_ = {};
       accept(from, asked);

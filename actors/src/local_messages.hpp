@@ -4,6 +4,7 @@
 #include "trainer/control_journal.hpp"
 #include "trainer/severity.hpp"
 #include "trainer/starting_state.hpp"
+#include <troupe/actors/decisions/run_condition.hpp>
 #include <troupe/actors/handles.hpp>
 #include <troupe/actors/process_launcher.hpp>
 #include <troupe/actors/trainer.hpp>
@@ -129,7 +130,21 @@ struct append_output {
   rank_id rank;
 };
 
-/// A notice about the files, for users.
+/// Asks the trainer what the run does. Answered at once by `run_condition`.
+struct condition_question {};
+
+/// A line that another process sent to the run's control port. From a thread of the port's to the control desk.
+struct control_line {
+  control_port::connection from = 0;
+  std::string text;
+};
+
+/// The run is over. From the actor that writes its files to the control desk.
+struct run_over {
+  run_result result;
+};
+
+/// A notice about the files, or from the control desk, for users.
 struct file_notice {
   severity how = severity::warning;
   std::string text;
@@ -174,6 +189,10 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::release_directory))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::write_journal))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::process_ended))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::append_event))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::condition_question))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::run_condition))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::control_line))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::run_over))
 
 CAF_END_TYPE_ID_BLOCK(troupe_local)
 
@@ -198,3 +217,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::release_directory)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::write_journal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::process_ended)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::append_event)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::condition_question)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_condition)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::control_line)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_over)

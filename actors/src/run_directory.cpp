@@ -1,11 +1,12 @@
 #include <troupe/actors/run_directory.hpp>
 
 #include <troupe/actors/decisions/plan_comparison.hpp>
+#include <troupe/actors/decisions/run_status_model.hpp>
+#include <troupe/actors/run_lock.hpp>
 #include <troupe/actors/run_name.hpp>
 #include <troupe/serialization/files/digest.hpp>
 #include <troupe/serialization/files/durable_file.hpp>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,11 +27,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string holder_of(const fs::path& lock) {
-  auto file = std::ifstream{lock};
-  auto pid = std::string{};
-  file >> pid;
-  return pid.empty() ? "another driver" : "the driver with process id " + pid;
+std::string holder_of(const fs::path& root) {
+  const auto holder = read_lock_holder(root);
+  if (!holder)
+    return "another driver";
+  const auto is_elsewhere = !holder->host.empty() && holder->host != lock_host();
+  return fmt::format("the driver with process id {}{}", holder->pid, is_elsewhere ? " on " + holder->host : "");
 }
 
 expected<int> lock_directory(const fs::path& root) {
@@ -45,11 +47,11 @@ expected<int> lock_directory(const fs::path& root) {
   }
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     ::close(fd);
-    return fail(errc::already_exists, "run directory " + root.string() + " is in use by " + holder_of(path) +
+    return fail(errc::already_exists, "run directory " + root.string() + " is in use by " + holder_of(root) +
                                           ": stop that one first, or choose another name (run.name, --name)");
   }
-  auto pid = fmt::format("{}\n", ::getpid());
-  if (::ftruncate(fd, 0) != 0 || ::write(fd, pid.data(), pid.size()) != static_cast<ssize_t>(pid.size())) {
+  const auto content = lock_content();
+  if (::ftruncate(fd, 0) != 0 || ::write(fd, content.data(), content.size()) != static_cast<ssize_t>(content.size())) {
     auto reason = system_error("cannot write to " + path.string());
     ::close(fd);
     reason.message += "; free space there, or choose another storage path (run.storage_path, --storage)";
@@ -62,6 +64,14 @@ void unlock(int lock) {
   // The file stays: removing it would let two drivers lock two files of one name.
   std::ignore = ::ftruncate(lock, 0);
   ::close(lock);
+}
+
+/// Makes room for `more` bytes, unless the log is empty. A failure shows in the next write.
+void rotate_log(const fs::path& path, std::size_t more, std::uint64_t limit) {
+  auto code = std::error_code{};
+  const auto size = fs::file_size(path, code);
+  if (!code && limit > 0 && size > 0 && size + more > limit)
+    fs::rename(path, path.string() + ".1", code);
 }
 
 /// Workers send nothing twice that is further back in a file.
@@ -150,11 +160,6 @@ void add_row(metrics_history& to, const nlohmann::json& row) {
   }
 }
 
-std::string text_of(std::chrono::system_clock::time_point when) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(when.time_since_epoch()).count();
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
-}
-
 /// Leaves the lines whose "step" is at most `step`, of the file and of those that are to be appended to it; a torn last
 /// line goes, too. `on_row` sees the rows that are left.
 expected<void> keep_lines_until(const fs::path& path, const std::string& more, step_id step,
@@ -215,6 +220,7 @@ fs::path run_directory::path_of(const run_config& config) {
 expected<run_directory> run_directory::open(const run_config& config) {
   run_directory result;
   result.root_ = path_of(config);
+  result.log_limit_bytes_ = config.worker_log_bytes;
   auto code = std::error_code{};
   // A directory in which nothing has begun, as a refused attempt leaves it, holds no run.
   if (config.resume == resume_mode::never && fs::exists(result.root_ / "run.json", code))
@@ -255,6 +261,8 @@ run_directory::run_directory(run_directory&& other) noexcept
       ledger_(std::move(other.ledger_)),
       events_(std::move(other.events_)),
       moved_aside_(std::move(other.moved_aside_)),
+      log_limit_bytes_(other.log_limit_bytes_),
+      log_ranks_(std::move(other.log_ranks_)),
       earlier_(std::move(other.earlier_)) {}
 
 run_directory& run_directory::operator=(run_directory&& other) noexcept {
@@ -265,6 +273,8 @@ run_directory& run_directory::operator=(run_directory&& other) noexcept {
   std::swap(ledger_, other.ledger_);
   std::swap(events_, other.events_);
   std::swap(moved_aside_, other.moved_aside_);
+  std::swap(log_limit_bytes_, other.log_limit_bytes_);
+  std::swap(log_ranks_, other.log_ranks_);
   std::swap(earlier_, other.earlier_);
   return *this;
 }
@@ -334,7 +344,7 @@ expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t p
         {"step", row.step.value},
         {"rank", batch.rank.value},
         {"seconds", static_cast<double>(row.time_us) / 1e6},
-        {"time", text_of(std::chrono::system_clock::time_point{std::chrono::microseconds{row.wall_us}})}};
+        {"time", utc_text(std::chrono::system_clock::time_point{std::chrono::microseconds{row.wall_us}})}};
     // A user's metric may have the name of one of ours.
     for (const auto& [name, value] : row.values)
       line[is_own_name(name) ? "metric." + name : name] = value;
@@ -361,12 +371,12 @@ expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t p
 
 expected<void> run_directory::append_event(std::chrono::system_clock::time_point when,
                                            const nlohmann::ordered_json& what) {
-  nlohmann::ordered_json line{{"time", text_of(when)}};
+  nlohmann::ordered_json line{{"time", utc_text(when)}};
   line.update(what);
   return events_.append(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n');
 }
 
-expected<void> run_directory::append_output(const worker_output& output) {
+expected<void> run_directory::append_output(const worker_output& output, rank_id rank) {
   std::string text;
   for (const auto& line : output.lines)
     text += line + '\n';
@@ -375,6 +385,12 @@ expected<void> run_directory::append_output(const worker_output& output) {
     return {};
   // Opened each time: a run of many workers, one after the other, keeps none of their logs open.
   auto log = serialization::line_file{path};
+  if (const auto known = log_ranks_.find(output.worker); known == log_ranks_.end() || known->second != rank) {
+    auto ranks = serialization::line_file{root_ / "logs" / "ranks.jsonl"};
+    if (ranks.append(fmt::format("{{\"worker\":{},\"rank\":{}}}\n", output.worker, rank)))
+      log_ranks_[output.worker] = rank;
+  }
+  rotate_log(path, text.size(), log_limit_bytes_);
   return log.append(text);
 }
 

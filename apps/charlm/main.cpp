@@ -68,6 +68,7 @@ void describe(CLI::App& app, options& o) {
       ->capture_default_str();
   troupe::apps::add_resume(*run, t.run);
   troupe::apps::add_mirror(*run, t.checkpoint.mirror);
+  troupe::apps::add_time_limit(*run, t.run);
   auto* from = run->add_option("--from", t.load_checkpoint,
                                "Start a new run with the state of this checkpoint, or of a run's latest");
   run->add_flag("--keep-step", t.load.keep_step, "Go on with the step number of that checkpoint")->needs(from);

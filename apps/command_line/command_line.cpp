@@ -185,6 +185,20 @@ void add_mirror(CLI::App& app, mirror_config& mirror) {
       ->needs(to);
 }
 
+void add_time_limit(CLI::App& app, run_config& run) {
+  app.add_option_function<std::string>(
+         "--time-limit",
+         [&run](const std::string& text) {
+           const auto limit = parse_duration(text);
+           if (!limit)
+             throw CLI::ValidationError{"--time-limit", limit.error().message};
+           run.time_limit = *limit;
+         },
+         "Take a checkpoint and stop after this time, such as 90s, 30m, 2h or 1h30m; exit code 75 says that the same "
+         "command goes on from there")
+      ->type_name("TIME");
+}
+
 void add_check_every_step(CLI::App& app, bool& check) {
   app.add_flag("--check-every-step", check, "Check in every step that its body does not write state too early");
 }

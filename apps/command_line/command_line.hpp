@@ -37,6 +37,8 @@ void add_resume(CLI::App& app, run_config& run);
 
 /// Adds `--mirror`, `--mirror-keep` and `--mirror-wait`.
 void add_mirror(CLI::App& app, mirror_config& mirror);
+/// Adds `--time-limit`.
+void add_time_limit(CLI::App& app, run_config& run);
 
 /// Adds `--check-every-step`.
 void add_check_every_step(CLI::App& app, bool& check);

@@ -134,6 +134,7 @@ void describe(CLI::App& cli, options& o) {
   group->add_option("--storage", o.storage, "Directory that contains the run's directory")->capture_default_str();
   troupe::apps::add_resume(*group, run);
   troupe::apps::add_mirror(*group, o.trainer.checkpoint.mirror);
+  troupe::apps::add_time_limit(*group, run);
   troupe::apps::add_check_every_step(*group, run.check_every_step);
   troupe::apps::add_debug_rank(*group, run.debug_rank);
   troupe::apps::add_ledger(*group, run.keep_ledger);

@@ -128,6 +128,7 @@ int main(int argc, char** argv) {
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   apps::add_resume(cli, config.run);
   apps::add_mirror(cli, config.checkpoint.mirror);
+  apps::add_time_limit(cli, config.run);
   apps::add_nodes(cli, config.cluster);
   apps::add_leases(cli, config.scaling);
   cli.add_flag("--quiet", quiet, "Show no progress");

@@ -69,6 +69,7 @@ void describe(CLI::App& cli, options& o) {
   cli.add_option("--storage", o.storage, "Directory that contains the run's directory")->capture_default_str();
   troupe::apps::add_resume(cli, run);
   troupe::apps::add_mirror(cli, o.trainer.checkpoint.mirror);
+  troupe::apps::add_time_limit(cli, run);
   troupe::apps::add_check_every_step(cli, run.check_every_step);
   troupe::apps::add_debug_rank(cli, run.debug_rank);
   troupe::apps::add_ledger(cli, run.keep_ledger);

@@ -201,6 +201,7 @@ int main(int argc, char** argv) {
   apps::add_name(cli, o.trainer.run.name);
   apps::add_resume(cli, o.trainer.run);
   apps::add_mirror(cli, o.trainer.checkpoint.mirror);
+  apps::add_time_limit(cli, o.trainer.run);
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
   o.trainer.scaling.num_workers = workers;

@@ -164,6 +164,7 @@ int main(int argc, char** argv) {
   apps::add_name(cli, config.run.name);
   apps::add_resume(cli, config.run);
   apps::add_mirror(cli, config.checkpoint.mirror);
+  apps::add_time_limit(cli, config.run);
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
   config.scaling.num_workers = workers;

@@ -1,4 +1,5 @@
 #include <troupe/actors/run_directory.hpp>
+#include <troupe/actors/run_lock.hpp>
 
 #include "memory_file_system.hpp"
 #include "scratch.hpp"
@@ -396,11 +397,48 @@ TEST_CASE("what the workers wrote is kept, one file for each") {
   auto scratch = scratch_directory{};
   auto directory = run_directory::open(config_in(scratch.path()));
   REQUIRE(directory);
-  CHECK(directory->append_output({{}, {1}, 0, {"one", "\xff"}}));
-  CHECK(directory->append_output({{}, {0}, 0, {"zero"}}));
-  CHECK(directory->append_output({{}, {1}, 0, {"two"}}));
+  CHECK(directory->append_output({{}, {1}, 0, {"one", "\xff"}}, {1}));
+  CHECK(directory->append_output({{}, {0}, 0, {"zero"}}, {0}));
+  CHECK(directory->append_output({{}, {1}, 0, {"two"}}, {1}));
   CHECK(read_file(directory->root() / "logs" / "worker-1.log") == "one\n\xff\ntwo\n");
   CHECK(read_file(directory->root() / "logs" / "worker-0.log") == "zero\n");
+  CHECK(read_file(directory->root() / "logs" / "ranks.jsonl") ==
+        "{\"worker\":1,\"rank\":1}\n{\"worker\":0,\"rank\":0}\n");
+  CHECK(directory->append_output({{}, {1}, 0, {"three"}}, {0}));
+  CHECK(read_file(directory->root() / "logs" / "ranks.jsonl").ends_with("{\"worker\":1,\"rank\":0}\n"));
+}
+
+TEST_CASE("a worker's log that is full is begun anew, and one older log is kept") {
+  auto scratch = scratch_directory{};
+  auto config = config_in(scratch.path());
+  config.worker_log_bytes = 10;
+  auto directory = run_directory::open(config);
+  REQUIRE(directory);
+  const auto log = directory->root() / "logs" / "worker-0.log";
+  for (const auto* line : {"1234", "6789", "third", "a line longer than the limit", "last"})
+    REQUIRE(directory->append_output({{}, {0}, 0, {line}}, {0}));
+  CHECK(read_file(log) == "last\n");
+  CHECK(read_file(log.string() + ".1") == "a line longer than the limit\n");
+}
+
+TEST_CASE("the lock says who holds a directory, and whether that process lives") {
+  auto scratch = scratch_directory{};
+  const auto root = scratch.path() / "digits";
+  CHECK_FALSE(read_lock_holder(root));
+  {
+    const auto directory = run_directory::open(config_in(scratch.path()));
+    REQUIRE(directory);
+    const auto holder = read_lock_holder(root);
+    REQUIRE(holder);
+    CHECK(*holder == lock_holder{static_cast<std::uint32_t>(::getpid()), lock_host()});
+    CHECK(life_of(*holder, root) == holder_life::lives);
+    CHECK(life_of({holder->pid, "another host"}, root) == holder_life::unknown);
+  }
+  CHECK_FALSE(read_lock_holder(root));
+  // The process lives, and has given the directory up: as with a process id that was used again.
+  CHECK(life_of({static_cast<std::uint32_t>(::getpid()), lock_host()}, root) == holder_life::is_gone);
+  // Above the greatest process id there can be.
+  CHECK(life_of({(1u << 22) + 1, lock_host()}, root) == holder_life::is_gone);
 }
 
 TEST_CASE("run.json and result.json are replaced whole") {
@@ -495,7 +533,7 @@ TEST_CASE("another driver goes on with the files, and leaves out what is sent on
     REQUIRE(directory);
     REQUIRE(directory->rewind({0}));
     REQUIRE(directory->append(batch_of(0, {1, 2, 3}), 100));
-    REQUIRE(directory->append_output(output));
+    REQUIRE(directory->append_output(output, {0}));
   }
   // It was killed in the middle of a line.
   std::ofstream{root / "metrics.jsonl", std::ios::app} << R"({"step": 4, "ra)";
@@ -509,7 +547,7 @@ TEST_CASE("another driver goes on with the files, and leaves out what is sent on
   // Only the first of each may have been sent before.
   REQUIRE(directory->append(batch_of(0, {4}), 100));
   CHECK(steps_in(root / "metrics.jsonl") == steps{1, 2, 3, 4, 4});
-  REQUIRE(directory->append_output(output));
-  REQUIRE(directory->append_output(output));
+  REQUIRE(directory->append_output(output, {0}));
+  REQUIRE(directory->append_output(output, {0}));
   CHECK(read_file(root / "logs" / "worker-0.log") == "a line\nanother\na line\nanother\n");
 }

@@ -6,7 +6,12 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 #include <variant>
 
 using namespace troupe;
@@ -48,6 +53,52 @@ std::vector<std::string> compare_texts(const std::string& ours, const std::strin
 bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
+
+/// What another process asks, and hears.
+struct fake_connection {
+  record<nlohmann::json> answers;
+  record<nlohmann::json> published;
+  std::mutex mutex;
+  std::function<void(control_port::connection, std::string)> on_line;
+
+  void say(const std::string& line) {
+    auto lock = std::lock_guard{mutex};
+    REQUIRE(on_line);
+    on_line(7, line);
+  }
+
+  [[nodiscard]] nlohmann::json ask(const std::string& line) {
+    const auto before = answers.all().size();
+    say(line);
+    return answers.wait_for(before + 1).at(before);
+  }
+};
+
+/// A port with one connection.
+class fake_control_port : public control_port {
+ public:
+  explicit fake_control_port(std::shared_ptr<fake_connection> peer) : peer_(std::move(peer)) {}
+  ~fake_control_port() override {
+    auto lock = std::lock_guard{peer_->mutex};
+    peer_->on_line = nullptr;
+  }
+
+  void serve(std::function<void(connection, std::string)> on_line) override {
+    auto lock = std::lock_guard{peer_->mutex};
+    peer_->on_line = std::move(on_line);
+  }
+  void answer(connection whom, std::string line) override {
+    CHECK(whom == 7);
+    peer_->answers.add(nlohmann::json::parse(line));
+  }
+  void subscribe(connection) override { is_subscribed_ = true; }
+  void publish(const std::string& line) override { peer_->published.add(nlohmann::json::parse(line)); }
+  [[nodiscard]] bool has_subscribers() const override { return is_subscribed_; }
+
+ private:
+  std::shared_ptr<fake_connection> peer_;
+  std::atomic<bool> is_subscribed_ = false;
+};
 
 /// A trainer, what it runs on, and where its files go.
 class trainer_fixture : public actor_fixture {
@@ -91,6 +142,7 @@ class trainer_fixture : public actor_fixture {
   trainer_actor spawn() {
     trainer_services services;
     services.connect_node = make_connector();
+    services.open_control_port = open_control_port;
     services.program_path = "/opt/train";
     services.build_id = "c0ffee";
     services.compare_numerics = compare_texts;
@@ -187,6 +239,7 @@ class trainer_fixture : public actor_fixture {
 
   trainer_config config;
   std::vector<std::shared_ptr<fake_node_processes>> nodes;
+  decltype(trainer_services::open_control_port) open_control_port;
   resources capacity{4, 0};
   bool first_node_is_dead = false;
   record<std::string> shown;
@@ -530,6 +583,56 @@ TEST_CASE_FIXTURE(trainer_fixture, "a stop ends the run with a checkpoint of wha
   CHECK_FALSE(result.state_sha256.empty());
   CHECK(fs::exists(result.latest_checkpoint));
   CHECK(stored_result()["status"] == "stopped");
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "a run whose time is over is stopped, and says so") {
+  open(worker_script::until_stopped);
+  config.run.time_limit = std::chrono::milliseconds{100};
+  auto result = fit();
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.reason.code == errc::timed_out);
+  CHECK(says(result.reason.message, "run.time_limit, 0.1 s"));
+  CHECK(result.exit_code() == exit_out_of_time);
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "other processes hear what the run does, steer it, and hear its end") {
+  open(worker_script::until_stopped);
+  const auto peer = std::make_shared<fake_connection>();
+  open_control_port = [&](const fs::path& directory) -> expected<std::unique_ptr<control_port>> {
+    CHECK(directory == root());
+    return std::make_unique<fake_control_port>(peer);
+  };
+  auto result = fit_and([&](const trainer_actor&) {
+    const auto status = peer->ask(R"({"request":"status"})")["status"];
+    CHECK(status["state"] == "running");
+    CHECK(status["name"] == "digits");
+    CHECK(status["workers"].size() == 2);
+    CHECK(status["driver"]["pid"] == ::getpid());
+    CHECK(peer->ask("nonsense")["error"]["code"] == "invalid_argument");
+    CHECK(says(peer->ask(R"({"request":"resize","workers":1000})")["error"]["message"], "1000"));
+    CHECK(peer->ask(R"({"request":"watch"})")["answer"] == "watch");
+    CHECK(peer->published.wait_until_any([](const auto& x) { return x["event"] == "status"; }));
+    CHECK(peer->ask(R"({"request":"stop"})")["answer"] == "stop");
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(is_said("asked from another terminal: stop"));
+  const auto heard = peer->published.all();
+  REQUIRE_FALSE(heard.empty());
+  CHECK(heard.back()["event"] == "ended");
+  CHECK(heard.back()["status"]["state"] == "stopped");
+  CHECK(heard.back()["status"]["latest_checkpoint"] == result.latest_checkpoint);
+  CHECK(std::ranges::any_of(heard, [](const auto& x) { return x["event"] == "checkpoint"; }));
+  // The port is closed before the directory is given up.
+  CHECK_FALSE(peer->on_line);
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "a run goes on where nothing can listen, and says so") {
+  open(worker_script::trains);
+  open_control_port = [](const fs::path&) -> expected<std::unique_ptr<control_port>> {
+    return fail(errc::io_error, "no sockets here");
+  };
+  CHECK(fit().status == run_status::completed);
+  CHECK(is_said("no sockets here"));
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "an immediate stop waits for nobody") {

@@ -253,3 +253,28 @@ TEST_CASE("an invalid number of workers is refused with its text and an example"
     CHECK(parsed.error().message.find("2-8") != std::string::npos);
   }
 }
+
+TEST_CASE("times are read with their units") {
+  using std::chrono::milliseconds;
+  for (const auto& [text, value] :
+       std::vector<std::pair<std::string, milliseconds>>{{"0", milliseconds{0}},
+                                                         {"90", milliseconds{90'000}},
+                                                         {"90s", milliseconds{90'000}},
+                                                         {"1.5s", milliseconds{1'500}},
+                                                         {"30m", milliseconds{1'800'000}},
+                                                         {"2h", milliseconds{7'200'000}},
+                                                         {"1d", milliseconds{86'400'000}},
+                                                         {"1h30m", milliseconds{5'400'000}}}) {
+    CAPTURE(text);
+    const auto parsed = parse_duration(text);
+    REQUIRE(parsed);
+    CHECK(*parsed == value);
+  }
+  for (const std::string text :
+       {"", "-1", "1x", "h", "1h30", "1 h", "1..5s", "1e3", "99999d", "2hours", "nan", "inf"}) {
+    CAPTURE(text);
+    const auto parsed = parse_duration(text);
+    REQUIRE_FALSE(parsed);
+    CHECK(parsed.error().message.find("'" + text + "'") != std::string::npos);
+  }
+}

@@ -1,6 +1,7 @@
 #include "checkpoint.hpp"
 
 #include "checkpoint/commands.hpp"
+#include "run.hpp"
 
 #include <command_line.hpp>
 
@@ -18,7 +19,7 @@ constexpr auto list_help = "A run's directory or another of checkpoints; or a ru
 constexpr auto one_help = "A checkpoint's directory, or a run's directory, which means its newest checkpoint";
 
 constexpr auto overview =
-    R"(A run keeps its checkpoints in STORAGE/RUN/checkpoints/step-00000100 and so on. These commands need neither a
+    R"(A run keeps its checkpoints in STORAGE/RUN/checkpoints/step-00000100 and so on. All commands but now need neither a
 cluster nor a running program.
 
 Examples:
@@ -30,6 +31,7 @@ Examples:
   troupe checkpoint import model.safetensors imported    import; then charlm --from imported
   troupe checkpoint fetch rclone:s3:bucket/runs/a here   copy the newest of a mirror into a directory
   troupe checkpoint rm runs/latest --keep 2              remove all but the newest two
+  troupe checkpoint now runs/latest                      have a running run take one
 
 Exit codes: 0 success, 1 damage or a difference was found, 2 wrong usage, nothing found, or the command failed.)";
 
@@ -130,6 +132,7 @@ void add_checkpoint(CLI::App& app, command& chosen) {
   });
   add_readers(*checkpoint, chosen);
   add_writers(*checkpoint, chosen);
+  add_save_now(*checkpoint, chosen);
   // Last, because subcommands inherit the footer.
   checkpoint->footer(overview);
 }

@@ -1,10 +1,12 @@
 #include "run.hpp"
 
 #include "run/commands.hpp"
+#include "run/control_commands.hpp"
 
 #include <command_line.hpp>
 
 #include <memory>
+#include <utility>
 
 namespace troupe::tool {
 
@@ -13,7 +15,96 @@ namespace {
 constexpr auto exit_codes = "Exit codes: 0 all digests are equal, 1 a step differs, 2 wrong usage, nothing found, or "
                             "the command failed.";
 
+constexpr auto run_help = "The run's directory, or its name in --storage; 'latest' is the one that began last";
+
+constexpr auto control_exit_codes =
+    "Exit codes: 0 done, 1 refused, failed, or the run ended first, 2 wrong usage, or no driver on this machine.";
+
+/// Adds a subcommand about one run, whose choice `choice_of` finds in its arguments.
+template <class Arguments, class Choice>
+std::pair<CLI::App*, std::shared_ptr<Arguments>> add_run_command(CLI::App& parent, command& chosen, const char* name,
+                                                                 const char* description, int (*run)(const Arguments&),
+                                                                 Choice choice_of) {
+  // Shared with the callbacks, because the options write to it.
+  auto given = std::make_shared<Arguments>();
+  run_choice& which = choice_of(*given);
+  auto* added = parent.add_subcommand(name, description);
+  added->add_option("RUN", which.run, run_help)->required();
+  added->add_option("--storage", which.storage, "The directory in which runs are")->capture_default_str();
+  added->add_flag_callback(
+      "--json", [given, choice_of] { choice_of(*given).output = output_format::json; }, "Print JSON, for scripts");
+  added->callback([given, run, &chosen] { chosen = [given, run] { return run(*given); }; });
+  return {added, given};
+}
+
+run_choice& itself(run_choice& x) {
+  return x;
+}
+
+constexpr auto which_of = [](auto& x) -> run_choice& { return x.which; };
+
+void add_status(CLI::App& parent, command& chosen) {
+  auto [added, given] =
+      add_run_command<run_choice>(parent, chosen, "status", "Show what a run does", show_status, itself);
+  added->footer("Exit codes: 0 success, 1 the run has failed or its driver is lost, 2 wrong usage or nothing found.");
+}
+
+void add_watch(CLI::App& parent, command& chosen) {
+  auto [added, given] = add_run_command<run_choice>(
+      parent, chosen, "watch", "Show what a run does until it ends; Ctrl-C leaves the run alone", watch, itself);
+  added->footer(
+      "Exit codes: the run's: 0 completed or stopped, 1 failed, 75 stopped by its time limit; 1 if its driver "
+      "is lost, 2 wrong usage, nothing found, or no driver on this machine.");
+}
+
+void add_stop(CLI::App& parent, command& chosen) {
+  auto [added, given] = add_run_command<stop_arguments>(
+      parent, chosen, "stop", "Let a run finish its step, take a checkpoint and stop", stop, which_of);
+  added->add_flag("--now", given->now, "Stop at once: what came after the last checkpoint is lost");
+  added->add_flag("!--no-wait", given->waits, "Do not wait until it has ended");
+  added->footer(
+      "Exit codes: 0 it has stopped or was complete, 1 it failed instead, 2 wrong usage, or no driver on this "
+      "machine.");
+}
+
+void add_logs(CLI::App& parent, command& chosen) {
+  auto [added, given] =
+      add_run_command<logs_arguments>(parent, chosen, "logs", "Print what a run's workers wrote", logs, which_of);
+  added->add_option("--rank", given->rank, "Only the workers that had this rank last");
+  added->add_flag("-f,--follow", given->follows, "Go on with what they write, until the run ends");
+  added->add_option("--lines", given->lines, "Only the last so many lines of each worker (default: all)");
+  added->footer("Exit codes: 0 success, 1 nothing of this rank, 2 wrong usage or nothing found.");
+}
+
+/// What has a short form.
+void add_watching(CLI::App& parent, command& chosen) {
+  add_status(parent, chosen);
+  add_watch(parent, chosen);
+  add_logs(parent, chosen);
+  add_stop(parent, chosen);
+}
+
+void add_steering(CLI::App& parent, command& chosen) {
+  auto [pauses, paused] = add_run_command<pause_arguments>(
+      parent, chosen, "pause", "Hold a run after its step, until 'troupe run resume'", pause, which_of);
+  pauses->add_flag("!--no-wait", paused->waits, "Do not wait until the step is over");
+  auto [resumes, resumed] =
+      add_run_command<run_choice>(parent, chosen, "resume", "Let a paused run go on", resume, itself);
+  auto [resizes, resized] = add_run_command<resize_arguments>(
+      parent, chosen, "resize", "Give a run another number of workers, which changes no result", resize, which_of);
+  resizes->add_option("WORKERS", resized->workers, "From 1 to the run's number of shards")->required();
+  for (auto* each : {pauses, resumes, resizes})
+    each->footer(control_exit_codes);
+}
+
 } // namespace
+
+void add_save_now(CLI::App& parent, command& chosen) {
+  auto [added, given] = add_run_command<save_arguments>(
+      parent, chosen, "now", "Have a run take a checkpoint after its step, and print its path", save_now, which_of);
+  added->add_flag("!--no-wait", given->waits, "Do not wait until it is durable");
+  added->footer(control_exit_codes);
+}
 
 void add_run(CLI::App& app, command& chosen) {
   auto again = std::make_shared<replay_arguments>();
@@ -31,11 +122,21 @@ void add_run(CLI::App& app, command& chosen) {
   replays->footer(exit_codes);
   replays->callback([again, &chosen] { chosen = [again] { return replay(*again); }; });
 
-  auto* runs = app.add_subcommand("run", "See what happened in a run");
+  auto* runs = app.add_subcommand("run", "Watch and steer a run, and see what happened in it");
   runs->require_subcommand(1);
+  add_watching(*runs, chosen);
+  add_steering(*runs, chosen);
+  add_watching(app, chosen);
+  auto listed = std::make_shared<list_runs_arguments>();
+  auto* lists = app.add_subcommand("runs", "List the runs of a storage directory, and what they do");
+  lists->add_option("DIRECTORY", listed->storage, "The directory in which runs are")->capture_default_str();
+  lists->add_flag_callback(
+      "--json", [listed] { listed->output = output_format::json; }, "Print one JSON document, for scripts");
+  lists->footer("Exit codes: 0 success, 2 wrong usage or nothing found.");
+  lists->callback([listed, &chosen] { chosen = [listed] { return list_all_runs(*listed); }; });
   auto shown = std::make_shared<show_run_arguments>();
   auto* shows = runs->add_subcommand("show", "Show failures, metrics, goodput and the timeline of a run");
-  shows->add_option("PATH", shown->run, "The run's directory, such as runs/latest")->required();
+  shows->add_option("PATH", shown->run, "The run's directory, such as runs/latest, or its name in runs")->required();
   shows->add_flag_callback(
       "--json", [shown] { shown->output = output_format::json; }, "Print one JSON document, for scripts");
   shows->footer("Exit codes: 0 success, 2 wrong usage or nothing found.");

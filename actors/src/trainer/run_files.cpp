@@ -2,6 +2,7 @@
 
 #include "down.hpp"
 #include "orderly_end.hpp"
+#include "trainer/control_desk.hpp"
 #include "trainer/interface.hpp"
 #include "trainer/output_display.hpp"
 #include "trainer/run_events.hpp"
@@ -11,6 +12,7 @@
 #include <troupe/actors/decisions/program_chain.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/run_directory.hpp>
+#include <troupe/actors/run_lock.hpp>
 #include <troupe/actors/run_name.hpp>
 #include <troupe/collectives/summation_tree.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
@@ -30,6 +32,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -92,7 +95,11 @@ class run_files_state : public orderly_end<run_files::base> {
             note(metrics_problem_, directory_->append(message.batch, message.pid), "metrics wait for it");
         },
         [this](const append_output& message) { append(message); },
-        [this](append_event& message) { append(std::move(message)); },
+        [this](append_event& message) {
+          if (desk_)
+            send(desk_, message);
+          append(std::move(message));
+        },
         [this](finish_run& message) { return finish(std::move(message)); },
     };
   }
@@ -101,6 +108,7 @@ class run_files_state : public orderly_end<run_files::base> {
 
  private:
   void let_go() override {
+    end_control();
     end_writers();
     mirror_.leave();
     journal_.reset();
@@ -169,6 +177,36 @@ class run_files_state : public orderly_end<run_files::base> {
     result.store = store_;
     result.warning = receive_parts();
     lend(*result.state);
+    open_control();
+  }
+
+  /// From now on other processes can watch and steer the run.
+  void open_control() {
+    if (!what_.services.open_control_port)
+      return;
+    auto opened = what_.services.open_control_port(directory_->root());
+    if (!opened)
+      return tell(
+          {severity::note, "this run cannot be watched or stopped from another terminal: " + opened.error().message});
+    port_ = std::move(*opened);
+    run_identification who{what_.run,
+                           what_.config.run.name,
+                           directory_->root().string(),
+                           lock_host(),
+                           static_cast<std::uint32_t>(::getpid()),
+                           began_,
+                           {}};
+    if (const auto limit = what_.config.run.time_limit; limit.count() > 0)
+      who.ends_by = began_ + limit;
+    desk_ = spawn_control_desk(system(), {std::move(who), port_.get(), what_.trainer});
+    port_->serve([desk = desk_](control_port::connection from, std::string line) {
+      caf::anon_send(desk, control_line{from, std::move(line)});
+    });
+  }
+
+  void end_control() {
+    end_and_await(system(), std::exchange(desk_, nullptr));
+    port_.reset();
   }
 
   caf::result<directory_taken_over> take_over() {
@@ -225,6 +263,7 @@ class run_files_state : public orderly_end<run_files::base> {
   }
 
   void release(const release_directory& message) {
+    end_control();
     end_writers();
     mirror_.leave();
     directory_.reset();
@@ -350,7 +389,8 @@ class run_files_state : public orderly_end<run_files::base> {
   void append(const append_output& message) {
     if (!directory_)
       return;
-    note(log_problem_, directory_->append_output(message.output), "lines are missing in the workers' logs");
+    note(log_problem_, directory_->append_output(message.output, message.rank),
+         "lines are missing in the workers' logs");
     if (!display_ && what_.services.show_output)
       display_.emplace(system(), what_.services.show_output);
     if (display_)
@@ -430,6 +470,8 @@ class run_files_state : public orderly_end<run_files::base> {
       mirror_.finish_records();
     append_mirror_events();
     mirror_.leave();
+    tell_watchers(result);
+    end_control();
     if (journal_ && directory_)
       journal_->remove();
     journal_.reset();
@@ -440,6 +482,14 @@ class run_files_state : public orderly_end<run_files::base> {
     if (!has_begun && !what_.config.run.name.empty())
       std::filesystem::remove(run_directory::path_of(what_.config.run), ignored);
     return {std::move(result), written ? error{} : std::move(written.error())};
+  }
+
+  /// An exit message would overtake the result.
+  void tell_watchers(const run_result& result) {
+    if (!desk_)
+      return;
+    auto self = caf::scoped_actor{system()};
+    self->request(desk_, std::chrono::seconds{5}, run_over{result}).receive([] {}, [](const caf::error&) {});
   }
 
   void describe_checkpoints(run_result& result) const {
@@ -478,6 +528,9 @@ class run_files_state : public orderly_end<run_files::base> {
   std::unique_ptr<part_receiver> parts_;
   checkpoint_store store_;
   run_mirroring mirror_;
+  std::unique_ptr<control_port> port_;
+  control_desk desk_;
+  std::chrono::system_clock::time_point began_ = std::chrono::system_clock::now();
   std::optional<output_display> display_;
   /// Why files of these kinds could not be written last; empty if they could.
   std::string metrics_problem_;

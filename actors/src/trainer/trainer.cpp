@@ -19,6 +19,11 @@ using clock = std::chrono::steady_clock;
 /// How often to check for silent nodes and hanging workers.
 constexpr auto tick_interval = std::chrono::milliseconds{200};
 
+/// "run.time_limit, 7200 s"
+std::string limit_text(const trainer_config& config) {
+  return fmt::format("run.time_limit, {:g} s", std::chrono::duration<double>(config.run.time_limit).count());
+}
+
 hang_settings hang_settings_of(const trainer_config& config) {
   if (config.failure.hang == hang_mode::replace)
     return {config.failure.report_after, config.failure.replace_after, config.run.collective_timeout};
@@ -73,6 +78,7 @@ trainer_state::behavior_type trainer_state::make_behavior() {
           nodes_->on_dialled(message);
       },
       [this](const file_notice& notice) { notify(notice.how, notice.text); },
+      [this](const condition_question&) { return condition(); },
   };
 }
 
@@ -111,6 +117,8 @@ caf::result<run_result> trainer_state::fit() {
   }
   config_.cluster.nodes.empty() ? gather() : look_for_run();
   tick();
+  if (const auto limit = config_.run.time_limit; limit.count() > 0)
+    after(limit, [this] { stop_in_time(); });
   return answer;
 }
 
@@ -333,15 +341,26 @@ caf::result<void> trainer_state::stop(const stop_request& request) {
     hurry_.request_stop();
   if (is_concluding())
     return caf::unit;
+  begin_stop(request);
+  return answer_when_kept();
+}
+
+void trainer_state::begin_stop(const stop_request& request) {
   if (!coordinator_) {
     // It may be fetching a checkpoint, which is not wanted any more.
     hurry_.request_stop();
-    conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"});
-    return caf::unit;
+    return conclude_run(run_status::stopped, {errc::stopped, "stopped on request before the first step"});
   }
   act(coordinator_->on_stop(request));
   tell_whom_a_stop_waits_for();
-  return answer_when_kept();
+}
+
+void trainer_state::stop_in_time() {
+  if (coordinator_ && coordinator_->asked() == run_course::request::stop)
+    return;
+  is_out_of_time_ = true;
+  notify(severity::warning, fmt::format("the run's time is over ({}): stopping after this step", limit_text(config_)));
+  begin_stop({false});
 }
 
 void trainer_state::tell_whom_a_stop_waits_for() {
@@ -426,9 +445,47 @@ void trainer_state::tell_if_nothing_was_left() {
                      state_.is_finished ? "" : ", or set more steps (run.steps, --steps)"));
 }
 
+run_condition trainer_state::condition() const {
+  run_condition result;
+  result.wanted = wanted_workers_;
+  if (!coordinator_) {
+    result.activity = is_concluding() ? run_activity::ending : run_activity::starting;
+    return result;
+  }
+  result.activity = activity();
+  result.generation = coordinator_->generation();
+  result.attempt = coordinator_->attempt();
+  result.furthest = coordinator_->furthest();
+  for (const auto& place : layout_.places())
+    result.workers.push_back(record_[place.worker]);
+  const auto& failures = coordinator_->failures();
+  result.failures = static_cast<std::uint64_t>(std::ranges::count(failures, false, &failure_record::consequence));
+  if (!failures.empty())
+    result.last_failure = failures.back().reason.message;
+  return result;
+}
+
+run_activity trainer_state::activity() const {
+  const auto asked = coordinator_->asked();
+  if (is_concluding() || coordinator_->over() || coordinator_->somebody_has_finished())
+    return run_activity::ending;
+  if (asked == run_course::request::stop)
+    return run_activity::stopping;
+  if (!is<trainer_phase::running>() || coordinator_->starting())
+    return run_activity::starting;
+  if (!coordinator_->goes_on())
+    return run_activity::ending;
+  if (asked == run_course::request::pause)
+    return coordinator_->held() ? run_activity::paused : run_activity::pausing;
+  return coordinator_->held() || coordinator_->awaits_answers() ? run_activity::held : run_activity::running;
+}
+
 void trainer_state::conclude_run(run_status status, error reason) {
   if (is_concluding())
     return;
+  if (is_out_of_time_ && status == run_status::stopped)
+    reason = {errc::timed_out, fmt::format("its time was over ({}): the same run goes on when it is started again",
+                                           limit_text(config_))};
   phase_ = trainer_phase::concluding{};
   answer_wishes();
   workers_.fail_pending({errc::aborted, "the run is ending"});

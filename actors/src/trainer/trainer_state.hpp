@@ -12,6 +12,7 @@
 #include <troupe/actors/decisions/hang.hpp>
 #include <troupe/actors/decisions/journal_gate.hpp>
 #include <troupe/actors/decisions/placement.hpp>
+#include <troupe/actors/decisions/run_condition.hpp>
 #include <troupe/actors/decisions/run_coordinator.hpp>
 #include <troupe/actors/decisions/run_layout.hpp>
 #include <troupe/actors/decisions/run_record.hpp>
@@ -174,6 +175,8 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   // trainer.cpp
   caf::result<run_result> fit();
   caf::result<void> stop(const stop_request& request);
+  void begin_stop(const stop_request& request);
+  void stop_in_time();
   void tell_whom_a_stop_waits_for();
   caf::result<void> resize(const resize_request& request);
   caf::result<void> grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what);
@@ -201,6 +204,8 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void deal_with(const hang_finding& finding);
   /// Asks one worker, or all if none is at fault.
   void ask_what_they_do(std::optional<worker_id> one);
+  [[nodiscard]] run_condition condition() const;
+  [[nodiscard]] run_activity activity() const;
   void conclude_run(run_status status, error reason);
   /// Explains to a user who repeats a command why nothing happens.
   void tell_if_nothing_was_left();
@@ -352,6 +357,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
     std::deque<std::pair<std::uint64_t, caf::typed_response_promise<void>>> wishes;
   } journal_;
   hang_watch hangs_;
+  bool is_out_of_time_ = false;
   /// What users know already.
   struct {
     failure_events failures;

@@ -1,5 +1,6 @@
 #include <troupe/actor_system.hpp>
 
+#include "driver/control_port.hpp"
 #include "driver/run_naming.hpp"
 #include "net/connection.hpp"
 #include "net/part_stream.hpp"
@@ -206,6 +207,9 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
     return runtime::open_part_receiver({run, secret, is_encrypted}, checkpoints, ports);
   };
   services.open_mirror = runtime::open_mirror;
+  services.open_control_port = [](const std::filesystem::path& directory) {
+    return runtime::open_control_port(directory);
+  };
   services.program_path = program.path;
   services.build_id = program.build_id;
   if (worker_path.empty())

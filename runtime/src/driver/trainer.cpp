@@ -97,6 +97,7 @@ class trainer::impl {
     self->send_exit(observer, caf::exit_reason::user_shutdown);
     self->wait_for(observer);
     status_ = result.status;
+    is_out_of_time_ = result.is_out_of_time();
     return result;
   }
 
@@ -112,6 +113,7 @@ class trainer::impl {
   run_callbacks callbacks_ = with_defaults({});
   std::atomic<int> signal_{0};
   std::atomic<run_status> status_{run_status::failed};
+  std::atomic<bool> is_out_of_time_{false};
 
  private:
   run_result failed(error reason) const {
@@ -193,7 +195,7 @@ void trainer::resume() {
 int trainer::exit_code() const noexcept {
   if (impl_->signal_ != 0 && impl_->status_ == run_status::stopped)
     return 128 + impl_->signal_;
-  return impl_->status_ == run_status::failed ? 1 : 0;
+  return impl_->status_ == run_status::failed ? 1 : impl_->is_out_of_time_ ? exit_out_of_time : 0;
 }
 
 } // namespace troupe

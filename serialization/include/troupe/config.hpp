@@ -168,6 +168,12 @@ struct run_config {
   /// replaced; if all ranks wait for each other this long, the group is re-formed once, and the run ends if it happens
   /// again. If it is `report`, a rank that waits this long ends the run.
   std::chrono::milliseconds collective_timeout{300'000};
+  /// How long the run may take from `fit()` on; 0: as long as it likes. When the time is over it takes a checkpoint and
+  /// stops, as by `trainer::stop`, and the result's reason has `errc::timed_out`. Each attempt has the whole time.
+  std::chrono::milliseconds time_limit{0};
+  /// A worker's log of this size is renamed to `worker-N.log.1`, in place of an older one, and begun anew. 0: it grows
+  /// without limit.
+  std::uint64_t worker_log_bytes = std::uint64_t{64} << 20;
 };
 
 /// A second place for a run's checkpoints and results, which are copied there behind training's back.
@@ -310,6 +316,9 @@ struct endpoint {
 
   bool operator==(const endpoint&) const = default;
 };
+
+/// Reads a time such as "90s", "30m", "2h", "1d" or "1h30m"; a number alone is seconds. At most 10 years.
+[[nodiscard]] expected<std::chrono::milliseconds> parse_duration(const std::string& text);
 
 /// Parses `HOST:PORT`. Port 0 is valid only where the system chooses the port; the caller checks that.
 [[nodiscard]] expected<endpoint> parse_endpoint(const std::string& text);

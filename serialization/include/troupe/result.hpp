@@ -151,6 +151,10 @@ struct program_span {
 
 TROUPE_INSPECT(program_span, first_step, last_step, build_id, configuration_digest, libraries)
 
+/// The exit code of a program whose run was stopped by `run_config::time_limit`: start it again to go on (EX_TEMPFAIL
+/// of sysexits.h).
+inline constexpr int exit_out_of_time = 75;
+
 /// The result of `fit()`. Also written as `result.json` into the run's directory.
 struct run_result {
   run_id run;
@@ -173,7 +177,8 @@ struct run_result {
   checkpoint_counts due_checkpoints;
   /// The run's directory.
   std::string path;
-  /// Code `none` unless the run failed, or was stopped immediately or before its first step (`stopped`).
+  /// Code `none` unless the run failed, was stopped immediately or before its first step (`stopped`), or was stopped by
+  /// `run_config::time_limit` (`timed_out`).
   error reason;
   std::vector<failure_record> failures;
   /// All generations after the first, in order.
@@ -204,8 +209,14 @@ struct run_result {
     reason = std::move(why);
   }
 
-  /// 0 when completed or stopped as asked, 1 when failed.
-  [[nodiscard]] int exit_code() const noexcept { return status == run_status::failed ? 1 : 0; }
+  /// Whether the run was stopped because its time was over: the same run can go on.
+  [[nodiscard]] bool is_out_of_time() const noexcept {
+    return status == run_status::stopped && reason.code == errc::timed_out;
+  }
+  /// 0 when completed or stopped as asked, 1 when failed, `exit_out_of_time` when stopped by `run_config::time_limit`.
+  [[nodiscard]] int exit_code() const noexcept {
+    return status == run_status::failed ? 1 : is_out_of_time() ? exit_out_of_time : 0;
+  }
 
   bool operator==(const run_result&) const = default;
 };

@@ -117,6 +117,8 @@ expected<void> validate(const trainer_config& config) {
       config.cluster.connect_timeout.count() <= 0)
     return fail(errc::invalid_argument, "run.start_timeout, run.collective_timeout and cluster.connect_timeout must be "
                                         "positive");
+  if (config.run.time_limit.count() < 0)
+    return fail(errc::invalid_argument, "run.time_limit must not be negative; 0 is no limit");
   if (config.failure.heartbeat_timeout.count() < 500 || config.failure.report_after.count() <= 0 ||
       config.failure.replace_after.count() <= 0 || config.failure.unreachable_after.count() <= 0)
     return fail(errc::invalid_argument,
@@ -154,6 +156,40 @@ expected<void> validate(const trainer_config& config) {
   if (auto twice = std::ranges::adjacent_find(nodes); twice != nodes.end())
     return fail(errc::invalid_argument, fmt::format("node '{}' is listed more than once", *twice));
   return {};
+}
+
+expected<std::chrono::milliseconds> parse_duration(const std::string& text) {
+  constexpr auto most = std::chrono::hours{24 * 3653};
+  const auto wrong = [&text] {
+    return fail(errc::invalid_argument,
+                fmt::format("'{}' is not a time: give a number with s, m, h or d behind it, such "
+                            "as 90s, 30m, 2h or 1h30m",
+                            text));
+  };
+  const auto seconds_in = [](std::string_view unit) -> std::optional<double> {
+    return unit.empty() || unit == "s" ? std::optional{1.0}
+           : unit == "m"               ? std::optional{60.0}
+           : unit == "h"               ? std::optional{3600.0}
+           : unit == "d"               ? std::optional{86400.0}
+                                       : std::nullopt;
+  };
+  auto seconds = 0.0;
+  for (auto rest = std::string_view{text}; !rest.empty() || text.empty();) {
+    const auto digits = std::min(rest.find_first_not_of("0123456789."), rest.size());
+    auto value = 0.0;
+    const auto [end, code] = std::from_chars(rest.data(), rest.data() + digits, value);
+    const auto unit = rest.substr(digits, std::min(rest.find_first_of("0123456789.", digits), rest.size()) - digits);
+    const auto factor = seconds_in(unit);
+    // Of several numbers each has a unit.
+    const auto is_whole = digits + unit.size() == text.size();
+    if (code != std::errc{} || end != rest.data() + digits || !factor || (unit.empty() && !is_whole))
+      return wrong();
+    seconds += value * *factor;
+    rest.remove_prefix(digits + unit.size());
+  }
+  if (seconds > std::chrono::duration<double>(most).count())
+    return wrong();
+  return std::chrono::milliseconds{std::llround(seconds * 1000)};
 }
 
 expected<worker_range> parse_worker_range(const std::string& text) {

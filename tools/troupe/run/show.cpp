@@ -1,4 +1,5 @@
 #include "run/commands.hpp"
+#include "run/found_run.hpp"
 #include "run/run_json.hpp"
 #include "run/summary.hpp"
 
@@ -103,7 +104,9 @@ void print(const run_summary& x, const std::vector<nlohmann::json>& events) {
     fmt::print("{}\n", describe_event(each));
 }
 
-expected<int> show_or_fail(const show_run_arguments& given) {
+expected<int> show_or_fail(show_run_arguments given) {
+  if (const auto found = find_run(given.run.string(), "runs"))
+    given.run = *found;
   TROUPE_TRY(const auto run, read_run_json(given.run));
   const auto rows = run_rows{read_rows(given.run / "metrics.jsonl"), read_rows(given.run / "events.jsonl"),
                              read_rows(given.run / "times.jsonl")};

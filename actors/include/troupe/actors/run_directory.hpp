@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -45,9 +46,10 @@ struct metrics_history {
 ///       times.jsonl     where the time of each rank's steps went: about a line a second for each rank
 ///       ledger.jsonl    which process computed which shards (only with keep_ledger)
 ///       checkpoints/    step-00000100/ ...
-///       logs/           worker-0.log ...
+///       logs/           worker-0.log ..., worker-0.log.1 with older lines, and ranks.jsonl: whose logs they are
 ///       .journal-0, .journal-1  what another driver needs to take the run over, with its secret; mode 0600
-///       .lock           held by the driver, with its process id
+///       .lock           held by the driver, with its process id and host
+///       .control        the driver's socket, for those who watch and steer the run; mode 0600
 class run_directory {
  public:
   /// Makes the directory, or takes over an existing one, and locks it; with resume = restart, what is there is moved
@@ -88,8 +90,9 @@ class run_directory {
   /// Appends to events.jsonl, with the time in front. Fails as above.
   [[nodiscard]] expected<void> append_event(std::chrono::system_clock::time_point when,
                                             const nlohmann::ordered_json& what);
-  /// Appends to the worker's log. What a full disk does not take is lost: fails with `errc::io_error`.
-  [[nodiscard]] expected<void> append_output(const worker_output& output);
+  /// Appends to the log of a worker with this rank, which is begun anew when it is full. What a full disk does not take
+  /// is lost: fails with `errc::io_error`.
+  [[nodiscard]] expected<void> append_output(const worker_output& output, rank_id rank);
 
   /// How many lines of these files were dropped since this was asked last.
   [[nodiscard]] std::uint64_t take_dropped() noexcept;
@@ -114,6 +117,9 @@ class run_directory {
   serialization::line_file ledger_{{}};
   serialization::line_file events_{{}};
   std::filesystem::path moved_aside_;
+  std::uint64_t log_limit_bytes_ = 0;
+  /// As ranks.jsonl has them from this driver.
+  std::map<worker_id, rank_id> log_ranks_;
 
   /// What another driver has written last, by digest, and whose lines have been compared with it.
   struct earlier_lines {

@@ -7,6 +7,7 @@
 
 #include <caf/fwd.hpp>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -38,6 +39,28 @@ class part_receiver {
   virtual void lend(const std::filesystem::path& checkpoint) = 0;
 };
 
+/// Connections of other processes of this machine that watch and steer a run, until it is destroyed. They send lines,
+/// and get lines. Slow, silent and superfluous ones are closed. Its functions do not block and may be called from any
+/// thread, except as noted.
+class control_port {
+ public:
+  /// Which connection; never reused.
+  using connection = std::uint64_t;
+
+  /// Gives the last lines a moment to leave. Blocks for it.
+  virtual ~control_port() = default;
+
+  /// `on_line` gets the lines of all connections from now on, in a thread of the port; of each connection the next one
+  /// when the last is answered. Called once.
+  virtual void serve(std::function<void(connection, std::string line)> on_line) = 0;
+  /// Answers the connection's last line.
+  virtual void answer(connection whom, std::string line) = 0;
+  /// The connection also gets what is published from now on.
+  virtual void subscribe(connection whom) = 0;
+  virtual void publish(const std::string& line) = 0;
+  [[nodiscard]] virtual bool has_subscribers() const = 0;
+};
+
 /// A trainer's dependencies: runtime/ provides real ones, tests fake ones. All but `compare_numerics` and `is_loopback`
 /// may block, and are not called in the trainer's thread.
 struct trainer_services {
@@ -52,6 +75,9 @@ struct trainer_services {
   /// Opens the place of a run at a mirror, through this rclone. May be empty for runs without a mirror.
   std::function<expected<std::unique_ptr<mirror_storage>>(const std::string& place, const std::string& rclone)>
       open_mirror = {};
+  /// Listens in a run's directory, which the caller holds. May be empty: nobody can watch or steer the run from outside
+  /// its process then.
+  std::function<expected<std::unique_ptr<control_port>>(const std::filesystem::path& directory)> open_control_port;
   std::string program_path;
   std::string build_id;
   /// How to repeat in one process what ends every attempt of the run, for the end of a message; may be empty.

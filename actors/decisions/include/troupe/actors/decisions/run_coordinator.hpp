@@ -187,6 +187,8 @@ class run_coordinator {
   [[nodiscard]] bool goes_on() const noexcept { return is<run_phase::running>() && attempt_.goes_on(); }
   /// Whether all have reported, and the next generation waits for `on_resume` or more workers.
   [[nodiscard]] bool held() const noexcept { return is<run_phase::running>() && attempt_.is_held(); }
+  /// What the run's users have asked it to do.
+  [[nodiscard]] run_course::request asked() const noexcept { return attempt_.course().asked; }
   /// Whether nodes or workers are silent, and the run waits for them.
   [[nodiscard]] bool awaits_answers() const noexcept { return !attempt_.silent().empty(); }
   /// The silent peers for which a requested stop waits, for people; empty if there are none.

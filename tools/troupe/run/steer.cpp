@@ -1,0 +1,199 @@
+#include "run/control_client.hpp"
+#include "run/control_commands.hpp"
+#include "run/status_text.hpp"
+
+#include "checkpoint/text.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+namespace troupe::tool {
+
+namespace {
+
+using ordered = nlohmann::ordered_json;
+using namespace std::chrono_literals;
+
+int trouble(const char* command, const std::string& text) {
+  fmt::print(stderr, "troupe {}: {}\n", command, printable(text));
+  return exit_trouble;
+}
+
+/// The driver's own words. Whoever has to be asked elsewhere is trouble.
+int refused(const char* command, const error& why) {
+  std::ignore = trouble(command, why.message);
+  return why.code == errc::invalid_argument ? exit_found : exit_trouble;
+}
+
+/// What a command does with a run whose driver answers.
+template <class Live>
+int with_driver(const char* command, const run_choice& which, Live live) {
+  const auto run = find_run(which.run, which.storage);
+  if (!run)
+    return trouble(command, run.error().message);
+  auto found = find_driver(*run);
+  if (const auto* absent = std::get_if<absent_driver>(&found)) {
+    std::ignore = trouble(command, absent->text);
+    return absent->why == absence::ended ? exit_found : exit_trouble;
+  }
+  return live(*run, std::get<control_client>(found));
+}
+
+void say(const run_choice& which, const ordered& status, const std::string& text) {
+  if (which.output == output_format::json)
+    print_json(status);
+  else
+    fmt::print("{}\n", text);
+}
+
+std::string state_of(const ordered& status) {
+  return status.value("state", std::string{});
+}
+
+/// The end of a run that was stopped.
+int report_end(const run_choice& which, const ordered& status) {
+  say(which, status, end_text(status));
+  const auto state = state_of(status);
+  return state == "stopped" || state == "completed" ? exit_good : exit_found;
+}
+
+/// The status at the end, also if the driver could not send it any more.
+expected<ordered> await_end(control_client& driver, const std::filesystem::path& run) {
+  for (;;) {
+    auto event = driver.next_event(60s);
+    if (event && *event && (**event).value("event", std::string{}) == "ended")
+      return (**event).value("status", ordered::object());
+    if (event)
+      continue;
+    auto after = find_driver(run);
+    if (auto* another = std::get_if<control_client>(&after)) {
+      driver = std::move(*another);
+      TROUPE_TRY(driver.ask(actors::watch_request{}));
+      continue;
+    }
+    const auto& absent = std::get<absent_driver>(after);
+    if (absent.why != absence::ended)
+      return fail(errc::unreachable, absent.text);
+    return stored_status(run, absent.why);
+  }
+}
+
+} // namespace
+
+int stop(const stop_arguments& given) {
+  const auto run = find_run(given.which.run, given.which.storage);
+  if (!run)
+    return trouble("stop", run.error().message);
+  auto found = find_driver(*run);
+  if (const auto* absent = std::get_if<absent_driver>(&found)) {
+    if (absent->why != absence::ended)
+      return trouble("stop", absent->text);
+    return report_end(given.which, stored_status(*run, absent->why));
+  }
+  auto& driver = std::get<control_client>(found);
+  // First, so that the end is not missed.
+  if (auto watched = driver.ask(actors::watch_request{}); !watched)
+    return refused("stop", watched.error());
+  auto asked = driver.ask(stop_request{given.now});
+  if (!asked)
+    return refused("stop", asked.error());
+  if (!given.waits) {
+    say(given.which, *asked, given.now ? "stopping at once" : "stopping after this step");
+    return exit_good;
+  }
+  const auto end = await_end(driver, *run);
+  return end ? report_end(given.which, *end) : trouble("stop", end.error().message);
+}
+
+int pause(const pause_arguments& given) {
+  return with_driver("run pause", given.which, [&](const auto&, control_client& driver) {
+    auto status = driver.ask(pause_request{});
+    for (; status && given.waits; status = driver.ask(actors::status_question{})) {
+      const auto state = state_of(*status);
+      if (state == "paused")
+        break;
+      if (state == "stopping" || state == "ending")
+        return refused("run pause", {errc::invalid_argument, "the run is " + state + " and is not paused any more"});
+      std::this_thread::sleep_for(50ms);
+    }
+    if (!status)
+      return refused("run pause", status.error());
+    say(given.which, *status,
+        given.waits ? fmt::format("paused after step {}", status->value("step", std::uint64_t{0}))
+                    : "pausing after this step");
+    return exit_good;
+  });
+}
+
+int resume(const run_choice& given) {
+  return with_driver("run resume", given, [&](const auto&, control_client& driver) {
+    const auto status = driver.ask(resume_request{});
+    if (!status)
+      return refused("run resume", status.error());
+    const auto before = state_of(*status);
+    const auto was_paused = before == "paused" || before == "pausing";
+    say(given, *status, was_paused ? "resumed" : "the run was not paused: it is " + printable(before));
+    return was_paused ? exit_good : exit_found;
+  });
+}
+
+int resize(const resize_arguments& given) {
+  return with_driver("run resize", given.which, [&](const auto&, control_client& driver) {
+    const auto status = driver.ask(resize_request{given.workers});
+    if (!status)
+      return refused("run resize", status.error());
+    const auto now = status->contains("workers") ? (*status)["workers"].size() : 0;
+    say(given.which, *status,
+        fmt::format("the run is to have {} worker{}; it has {}", given.workers, given.workers == 1 ? "" : "s", now));
+    return exit_good;
+  });
+}
+
+int save_now(const save_arguments& given) {
+  return with_driver("checkpoint now", given.which, [&](const auto& run, control_client& driver) {
+    if (const auto watched = driver.ask(actors::watch_request{}); !watched)
+      return refused("checkpoint now", watched.error());
+    const auto asked = driver.ask(checkpoint_request{});
+    if (!asked)
+      return refused("checkpoint now", asked.error());
+    const auto after = asked->value("step", std::uint64_t{0});
+    if (!given.waits) {
+      say(given.which, *asked, "a checkpoint is taken after this step");
+      return exit_good;
+    }
+    if (state_of(*asked) == "paused")
+      fmt::print(stderr, "the run is paused: the checkpoint is taken after the first step when it goes on\n");
+    const auto report = [&](std::uint64_t step, const std::string& path) {
+      say(given.which, {{"step", step}, {"path", path}}, printable(path));
+      return exit_good;
+    };
+    for (;;) {
+      const auto event = driver.next_event(60s);
+      if (!event)
+        return trouble("checkpoint now", explain_absence(run, event.error().message).text);
+      if (!*event)
+        continue;
+      const auto kind = (**event).value("event", std::string{});
+      const auto step = (**event).value("step", std::uint64_t{0});
+      if (kind == "checkpoint" && step > after)
+        return report(step, (**event).value("path", std::string{}));
+      if (kind == "checkpoint_failed" && step > after)
+        return refused("checkpoint now", {errc::invalid_argument, (**event).value("cause", std::string{"it failed"})});
+      if (kind != "ended")
+        continue;
+      const auto status = (**event).value("status", ordered::object());
+      const auto last = status.value("latest_checkpoint", std::string{});
+      if (state_of(status) != "failed" && !last.empty())
+        return report(status.value("step", std::uint64_t{0}), last);
+      return refused("checkpoint now", {errc::invalid_argument, "the run has ended first: " + end_text(status)});
+    }
+  });
+}
+
+} // namespace troupe::tool

@@ -161,6 +161,7 @@ int main(int argc, char** argv) {
   apps::add_nodes(cli, config.cluster);
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   apps::add_name(cli, config.run.name);
+  apps::add_monitoring(cli, config.monitoring);
   apps::add_resume(cli, config.run);
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;

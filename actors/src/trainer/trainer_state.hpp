@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -152,12 +153,19 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
     if (auto line = event_of(event))
       record_event(std::move(*line));
     audience_.publish(*this, event);
+    if (monitor_)
+      monitor_->on(run_event{event});
   }
   void notify(severity how, std::string text) override {
     publish(run_notice{record_.run(), how == severity::warning, std::move(text)});
   }
   /// For events.jsonl.
   void record_event(nlohmann::ordered_json what);
+  void record_new_failures();
+  /// Opens what passes the run on to other systems.
+  [[nodiscard]] expected<void> open_monitor();
+  /// Says how the run stands, to those systems and from time to time in its events.
+  void pulse(std::chrono::steady_clock::time_point now);
   /// Notifies users, unless `last` says the same.
   void announce(std::string& last, std::string text);
 
@@ -334,10 +342,14 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   hang_watch hangs_;
   /// What users know already.
   struct {
-    failure_events failures;
+    new_failures failures;
     /// Metrics.
     std::set<std::string> not_finite;
+    /// When events.jsonl was last told of it.
+    std::chrono::steady_clock::time_point goodput;
   } reported_;
+  /// Null if nobody asked for it.
+  std::unique_ptr<run_monitor> monitor_;
 };
 
 } // namespace troupe::actors

@@ -1,6 +1,7 @@
 #include <troupe/actor_system.hpp>
 
 #include "driver/run_naming.hpp"
+#include "monitoring/monitor.hpp"
 #include "net/connection.hpp"
 #include "net/part_stream.hpp"
 #include "node/in_process_launcher.hpp"
@@ -211,6 +212,7 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
   services.compare_numerics = compare_numerics;
   services.is_loopback = host_is_loopback;
   services.show_output = show_output ? std::move(show_output) : print_output;
+  services.open_monitor = runtime::open_monitor;
   return actors::spawn_trainer(system, train.name, std::move(config), std::move(services));
 }
 

@@ -28,6 +28,23 @@ bool is_gpu_number(double gpus) {
   return gpus == 0 || (gpus >= least_gpu_share && gpus < 1) || (gpus >= 1 && gpus <= 1024 && gpus == std::floor(gpus));
 }
 
+expected<void> validate(const monitoring_config& config) {
+  if (!config.metrics_address.empty())
+    if (const auto where = parse_endpoint(config.metrics_address); !where)
+      return fail(errc::invalid_argument,
+                  fmt::format("monitoring.metrics_address (--metrics): {}", where.error().message));
+  const auto& uri = config.mlflow_tracking_uri;
+  if (!uri.empty() && !uri.starts_with("http://") && !uri.starts_with("https://"))
+    return fail(errc::invalid_argument,
+                fmt::format("monitoring.mlflow_tracking_uri (--mlflow) is '{}': give the http:// or https:// URL of a "
+                            "tracking server (`mlflow server` starts one)",
+                            uri));
+  if (!uri.empty() && config.mlflow_experiment.empty())
+    return fail(errc::invalid_argument, "monitoring.mlflow_experiment (--mlflow-experiment) is empty: name the "
+                                        "experiment that the run belongs to");
+  return {};
+}
+
 } // namespace
 
 resources resources_of_worker(const scaling_config& scaling) {
@@ -120,6 +137,7 @@ expected<void> validate(const trainer_config& config) {
   if (config.cluster.ports)
     if (auto valid = validate_ports(*config.cluster.ports); !valid)
       return fail(valid.error().code, fmt::format("cluster.ports: {}", valid.error().message));
+  TROUPE_TRY(validate(config.monitoring));
   for (const auto& node : config.cluster.nodes) {
     TROUPE_TRY(auto where, parse_endpoint(node));
     if (where.port == 0)

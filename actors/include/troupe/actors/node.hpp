@@ -5,11 +5,36 @@
 
 #include <caf/fwd.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 namespace troupe::actors {
+
+/// How a node stands, for its metrics.
+struct node_figures {
+  struct run {
+    std::string name;
+    /// Of its worker processes here that live.
+    std::vector<std::uint32_t> pids;
+    /// Those without heartbeats whose process does not only wait for a processor.
+    std::uint32_t silent = 0;
+    bool has_driver = true;
+  };
+
+  resources offered;
+  /// GPUs that workers have.
+  std::uint32_t used_gpus = 0;
+  std::vector<run> runs;
+  // Since the node's start.
+  std::uint64_t runs_begun = 0;
+  std::uint64_t workers_started = 0;
+  std::uint64_t workers_ended = 0;
+  /// How often a worker was found silent.
+  std::uint64_t late_heartbeats = 0;
+  bool is_draining = false;
+};
 
 struct node_config {
   std::string host;
@@ -20,6 +45,8 @@ struct node_config {
   /// Its GPUs, as many as `capacity` has, by the names that CUDA_VISIBLE_DEVICES has for them; numbered from 0 where
   /// left out.
   std::vector<std::string> devices = {};
+  /// Gets the node's figures five times a second, in the node's thread; may be empty.
+  std::function<void(node_figures)> publish = {};
 };
 
 /// Spawns a node actor, which the caller owns. When it ends, its launcher ends all processes.

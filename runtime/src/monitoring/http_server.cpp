@@ -98,6 +98,8 @@ class http_server::impl {
     server_.set_socket_options(set_options);
     server_.set_tcp_nodelay(true);
     server_.set_keep_alive_max_count(1);
+    // Also before a first request.
+    server_.set_keep_alive_timeout(patience.count());
     server_.set_read_timeout(patience);
     server_.set_write_timeout(patience);
     server_.set_payload_max_length(0);

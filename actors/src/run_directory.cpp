@@ -313,6 +313,15 @@ metrics_history run_directory::history_until(step_id step) const {
   return result;
 }
 
+step_id run_directory::last_reported() const {
+  auto lines = std::istringstream{tail_of(root_ / "metrics.jsonl", most_repeated_bytes)};
+  step_id result;
+  for (std::string line; std::getline(lines, line);)
+    if (const auto row = row_until(line, step_id{~std::uint64_t{0}}); row && row->value("rank", 1u) == 0)
+      result = std::max(result, step_id{(*row)["step"].get<std::uint64_t>()});
+  return result;
+}
+
 expected<void> run_directory::write_run(const nlohmann::json& description) const {
   return serialization::write_file_durably(root_ / "run.json", description.dump(2) + "\n");
 }
@@ -356,10 +365,16 @@ expected<void> run_directory::append(const metrics_batch& batch, std::uint32_t p
   std::string times;
   for (const auto& row : batch.times) {
     const auto seconds = [](std::uint64_t microseconds) { return static_cast<double>(microseconds) / 1e6; };
-    const nlohmann::ordered_json line{{"step", row.last.value},       {"first_step", row.first.value},
-                                      {"rank", row.rank.value},       {"generation", row.generation.value},
-                                      {"steps", row.steps},           {"compute", seconds(row.compute_us)},
-                                      {"wait", seconds(row.wait_us)}, {"barrier", seconds(row.barrier_us)}};
+    const nlohmann::ordered_json line{{"step", row.last.value},
+                                      {"first_step", row.first.value},
+                                      {"rank", row.rank.value},
+                                      {"generation", row.generation.value},
+                                      {"steps", row.steps},
+                                      {"compute", seconds(row.compute_us)},
+                                      {"wait", seconds(row.wait_us)},
+                                      {"barrier", seconds(row.barrier_us)},
+                                      {"checkpoint", seconds(row.checkpoint_us)},
+                                      {"sent_bytes", row.sent_bytes}};
     add(times, line.dump());
   }
   auto result = metrics_.append(metrics);

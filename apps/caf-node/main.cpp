@@ -86,6 +86,8 @@ int main(int argc, char** argv) {
   app.add_flag(
       "--insecure", options.insecure,
       "Connect without TLS: anyone who can reach the port can run the programs of --program-dir, as its owner");
+  auto metrics = std::string{};
+  troupe::apps::add_metrics_address(app, metrics);
   auto grace = std::chrono::seconds{25};
   app.add_option_function<unsigned>(
          "--grace", [&grace](unsigned seconds) { grace = std::chrono::seconds{seconds}; },
@@ -100,6 +102,8 @@ int main(int argc, char** argv) {
     return troupe::apps::exit_usage;
   }
   options.listen = *where;
+  if (!metrics.empty())
+    options.metrics = troupe::value_or_throw(troupe::parse_endpoint(metrics));
   // Ends after the node, which uses it.
   background_log log{STDERR_FILENO};
   options.log = [&log](const std::string& line) { log_line(log, line); };
@@ -115,6 +119,11 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   log_line(log, fmt::format("offers {} CPUs and {} GPUs; Ctrl-C ends it and its workers", node->offered().cpus,
                             static_cast<unsigned>(node->offered().gpus)));
+  if (const auto metrics_at = node->metrics_address())
+    log_line(log, fmt::format("metrics are at http://{}/metrics{}", troupe::to_string(*metrics_at),
+                              options.metrics->host == "127.0.0.1" || options.metrics->host == "localhost"
+                                  ? ""
+                                  : ", for whoever reaches it"));
   auto signal = 0;
   sigwait(&ends, &signal);
   if (signal == SIGTERM && grace.count() > 0)

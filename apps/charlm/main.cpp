@@ -112,6 +112,8 @@ void describe(CLI::App& app, options& o) {
   troupe::apps::add_verify_determinism(*run, t.run.verify_determinism);
   run->add_flag("--allow-mixed-hosts", t.run.allow_mixed_hosts, "Allow hosts with different kinds of processors");
 
+  troupe::apps::add_monitoring(*app.add_option_group("Monitoring"), t.monitoring);
+
   auto* cluster = app.add_option_group("Cluster");
   troupe::apps::add_nodes(*cluster, t.cluster);
   troupe::apps::add_leases(*cluster, t.scaling);

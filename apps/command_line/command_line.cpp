@@ -220,6 +220,34 @@ void add_verify_determinism(CLI::App& app, std::uint64_t& every) {
       "tensor's name if a bit differs. Costs one shard in such a step");
 }
 
+void add_metrics_address(CLI::App& app, std::string& address) {
+  app.add_option("--metrics", address,
+                 "Serve metrics for Prometheus over HTTP, read-only, with /metrics, /healthz and /readyz; port 0 "
+                 "chooses a free one. Beyond loopback whoever reaches it can read them (default: nothing listens)")
+      ->type_name("HOST:PORT")
+      ->check([](const std::string& text) {
+        const auto where = parse_endpoint(text);
+        return where ? std::string{} : where.error().message;
+      });
+}
+
+void add_monitoring(CLI::App& app, monitoring_config& monitoring) {
+  add_metrics_address(app, monitoring.metrics_address);
+  app.add_flag("--tensorboard", monitoring.tensorboard,
+               "Write TensorBoard's event files into the run's directory: tensorboard --logdir STORAGE");
+  auto* uri = app.add_option("--mlflow", monitoring.mlflow_tracking_uri,
+                             "Log parameters and metrics to the MLflow tracking server at this URL")
+                  ->type_name("URL")
+                  ->check([](const std::string& text) {
+                    return text.starts_with("http://") || text.starts_with("https://")
+                               ? std::string{}
+                               : fmt::format("'{}' is no http:// or https:// URL", text);
+                  });
+  app.add_option("--mlflow-experiment", monitoring.mlflow_experiment, "The experiment that the run belongs to there")
+      ->capture_default_str()
+      ->needs(uri);
+}
+
 void add_nodes(CLI::App& app, cluster_config& cluster) {
   app.add_option("--nodes", cluster.nodes, "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
       ->delimiter(',');

@@ -52,6 +52,12 @@ void add_ledger(CLI::App& app, bool& keep_ledger);
 /// Adds `--verify-determinism` for `run_config::verify_determinism`; without a number it means every tenth step.
 void add_verify_determinism(CLI::App& app, std::uint64_t& every);
 
+/// Adds `--metrics`.
+void add_metrics_address(CLI::App& app, std::string& address);
+
+/// Adds `--metrics`, `--tensorboard`, `--mlflow` and `--mlflow-experiment`.
+void add_monitoring(CLI::App& app, monitoring_config& monitoring);
+
 /// Adds `--nodes` and `--trusted-network`.
 void add_nodes(CLI::App& app, cluster_config& cluster);
 

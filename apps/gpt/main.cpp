@@ -138,6 +138,7 @@ void describe(CLI::App& cli, options& o) {
   troupe::apps::add_check_every_step(*group, run.check_every_step);
   troupe::apps::add_debug_rank(*group, run.debug_rank);
   troupe::apps::add_ledger(*group, run.keep_ledger);
+  troupe::apps::add_monitoring(*group, o.trainer.monitoring);
   troupe::apps::add_verify_determinism(*group, run.verify_determinism);
   troupe::apps::add_nodes(*group, o.trainer.cluster);
   troupe::apps::add_leases(*group, o.trainer.scaling);

@@ -125,6 +125,7 @@ int main(int argc, char** argv) {
   cli.add_option("--checkpoint-every", config.checkpoint.every_steps, "Steps between checkpoints; 0: only at the end")
       ->capture_default_str();
   apps::add_name(cli, config.run.name);
+  apps::add_monitoring(cli, config.monitoring);
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   apps::add_resume(cli, config.run);
   apps::add_mirror(cli, config.checkpoint.mirror);

@@ -73,6 +73,7 @@ void describe(CLI::App& cli, options& o) {
   troupe::apps::add_check_every_step(cli, run.check_every_step);
   troupe::apps::add_debug_rank(cli, run.debug_rank);
   troupe::apps::add_ledger(cli, run.keep_ledger);
+  troupe::apps::add_monitoring(cli, o.trainer.monitoring);
   troupe::apps::add_verify_determinism(cli, run.verify_determinism);
   troupe::apps::add_nodes(cli, o.trainer.cluster);
   troupe::apps::add_leases(cli, o.trainer.scaling);

@@ -199,6 +199,7 @@ int main(int argc, char** argv) {
   cli.add_option("--steps", o.trainer.run.steps, "The last step")->capture_default_str();
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   apps::add_name(cli, o.trainer.run.name);
+  apps::add_monitoring(cli, o.trainer.monitoring);
   apps::add_resume(cli, o.trainer.run);
   apps::add_mirror(cli, o.trainer.checkpoint.mirror);
   apps::add_time_limit(cli, o.trainer.run);

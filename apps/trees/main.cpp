@@ -162,6 +162,7 @@ int main(int argc, char** argv) {
   apps::add_leases(cli, config.scaling);
   cli.add_option("--storage", storage, "Directory that contains the run's directory")->capture_default_str();
   apps::add_name(cli, config.run.name);
+  apps::add_monitoring(cli, config.monitoring);
   apps::add_resume(cli, config.run);
   apps::add_mirror(cli, config.checkpoint.mirror);
   apps::add_time_limit(cli, config.run);

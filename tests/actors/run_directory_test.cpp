@@ -289,7 +289,7 @@ TEST_CASE("metrics, ledger and times are one line for each row") {
                            "\"samples_digest\":0}\n"));
   auto times = read_file(directory->root() / "times.jsonl");
   CHECK(times.starts_with("{\"step\":4,\"first_step\":4,\"rank\":1,\"generation\":1,\"steps\":1,\"compute\":1.5,"
-                          "\"wait\":0.25,\"barrier\":0.125}\n"));
+                          "\"wait\":0.25,\"barrier\":0.125,\"checkpoint\":0.0,\"sent_bytes\":0}\n"));
 }
 
 TEST_CASE("a line of the ledger has the digests of the step, and the names of their pieces where they are told") {

@@ -44,16 +44,20 @@ TEST_CASE("an event says what it cost, and why it was") {
   CHECK_FALSE(event_of(result).contains("cause"));
   result.fail({errc::io_error, "full"});
   CHECK(event_of(result)["cause"] == "full");
+  CHECK_FALSE(event_of(result).contains("goodput"));
+  result.goodput = {10, 8, 40, 2, {.redone = 1, .other = 1}};
+  CHECK(event_of(result)["goodput"]["ratio"] == 0.8);
+  CHECK(event_of(result.goodput)["goodput"]["lost"]["redone"] == 1.0);
 }
 
 TEST_CASE("each failure is an event once, also when causes are put first later") {
-  failure_events events;
+  new_failures events;
   std::vector<failure_record> all{failure_of(1, "cut off"), failure_of(1, "again")};
-  CHECK(events.take_new(all).size() == 2);
-  CHECK(events.take_new(all).empty());
+  CHECK(events.take(all).size() == 2);
+  CHECK(events.take(all).empty());
   all.insert(all.begin(), failure_of(2, "the cause"));
-  const auto more = events.take_new(all);
+  const auto more = events.take(all);
   REQUIRE(more.size() == 1);
-  CHECK(more[0]["worker"] == 2);
-  CHECK(more[0]["cause"] == "the cause");
+  CHECK(event_of(more[0])["worker"] == 2);
+  CHECK(event_of(more[0])["cause"] == "the cause");
 }

@@ -800,10 +800,16 @@ TEST_CASE("the driver is told where the time of every rank's steps went") {
       sum.last = row.last;
       sum.steps += row.steps;
       sum.compute_us += row.compute_us;
+      sum.sent_bytes += row.sent_bytes;
+      // Each step is in one bin.
+      CHECK(std::accumulate(row.durations.begin(), row.durations.end(), 0u) == row.steps);
+      CHECK(row.resident_bytes > 1'000'000);
     }
   REQUIRE(sums.size() == config.workers);
   for (const auto& [rank, sum] : sums)
     CHECK(sum.steps == config.steps);
+  for (const auto& [rank, sum] : sums)
+    CHECK(sum.sent_bytes > 0);
   CHECK(std::chrono::microseconds{sums[1].compute_us} >= pause * config.steps);
 }
 

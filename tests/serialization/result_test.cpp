@@ -32,6 +32,20 @@ TEST_CASE("a result's JSON has all fields of the result") {
   CHECK(out["path"] == "/runs/digits");
   CHECK(out["error"] == json{{"code", "stopped"}, {"message", "stopped on request"}});
   CHECK(out["seconds"] == json{{"to_first_step", 0.125}, {"total", 8.5}});
+  CHECK(out["goodput"]["ratio"] == 0.5);
+  CHECK(out["goodput"]["seconds"] == 8.5);
+  CHECK(out["goodput"]["productive"] == 4.25);
+  CHECK(out["goodput"]["steps"] == 450);
+  CHECK(out["goodput"]["steps_redone"] == 3);
+  CHECK(out["goodput"]["lost"] == json{{"start_up", 0.5},
+                                       {"capacity", 0.25},
+                                       {"regroup", 0.75},
+                                       {"restart", 0.125},
+                                       {"redone", 1.5},
+                                       {"paused", 0.375},
+                                       {"checkpoint", 0.0625},
+                                       {"ending", 0.875},
+                                       {"other", 1.0}});
   REQUIRE(out["failures"].size() == 1);
   CHECK(out["failures"][0] == json{{"worker", 3},
                                    {"pid", 4711},

@@ -72,6 +72,7 @@ inline run_result sample_result() {
   result.seconds_to_first_step = 0.125;
   result.mirror = {"rclone:s3:bucket/digits", {300, 400}, 3, 2, {errc::timed_out, "the checkpoint of step 500"}};
   result.seconds_total = 8.5;
+  result.goodput = {8.5, 4.25, 450, 3, {0.5, 0.25, 0.75, 0.125, 1.5, 0.375, 0.0625, 0.875, 1.0}};
   return result;
 }
 
@@ -262,7 +263,7 @@ void for_each_message(Visitor visit) {
                                        {{{8}, {42}, 62'500}},
                                        {{40}},
                                        {{{41}, shard_id{5}, "loss", 0.125}},
-                                       {{{2}, {7}, {31}, {41}, 11, 9000, 700, 50}}});
+                                       {{{2}, {7}, {31}, {41}, 11, 9000, 700, 50, 30, 4096, 8192, {4, 7}}}});
   visit("worker_finished", sample_finished());
   visit("regroup_report", sample_report());
   visit("worker_position::without_state", worker_position::without_state{9});

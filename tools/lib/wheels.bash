@@ -69,6 +69,15 @@ offer_moto() {
   export TROUPE_MOTO
 }
 
+# Sets TROUPE_TENSORBOARD to TensorBoard's reader of event files, which needs numpy besides.
+offer_tensorboard() {
+  [[ -z ${TROUPE_TENSORBOARD:-} ]] || return 0
+  fetch_wheels tensorboard "TensorBoard's reader (6 MB)" "The test that reads event files with it is skipped." \
+    'tensorboard>=2.14,<3' protobuf absl-py packaging || return 0
+  TROUPE_TENSORBOARD=$(troupe_cache)/tensorboard
+  export TROUPE_TENSORBOARD
+}
+
 # Makes numpy and safetensors available to python3; tests exchange files with them.
 offer_python_peers() {
   python3 -c 'import numpy, safetensors' 2>/dev/null && return 0

@@ -28,7 +28,7 @@ void prepend_last(std::vector<T>& to, const std::vector<T>& all, std::size_t mos
 
 } // namespace
 
-run_record::run_record(run_id run, const run_config& config, clock::time_point now) : started_(now) {
+run_record::run_record(run_id run, const run_config& config, clock::time_point now) : started_(now), goodput_(now) {
   result_.run = std::move(run);
   result_.name = config.name;
   result_.exact = config.reduction == reduction_mode::exact;
@@ -36,8 +36,12 @@ run_record::run_record(run_id run, const run_config& config, clock::time_point n
 
 void run_record::begin_from(step_id step, std::string checkpoint, metric_map metrics, metric_steps metrics_from) {
   first_step_ = step;
-  if (result_.restarts == 0)
+  if (result_.restarts == 0) {
     result_.resumed_from_step = step.value;
+    goodput_.begin_after(step);
+  } else {
+    goodput_.restart_after(step, furthest_);
+  }
   result_.steps = step.value;
   result_.latest_checkpoint = std::move(checkpoint);
   earlier_metrics_ = std::move(metrics);
@@ -120,7 +124,11 @@ std::optional<run_progress> run_record::on_metrics(const metrics_batch& batch, g
                                                    clock::time_point now) {
   for (const auto& row : batch.pauses)
     note_pause(row.generation, seconds_of(std::chrono::microseconds{row.pause_us}));
+  goodput_.add(batch);
   if (batch.applied > first_step_) {
+    if (const auto activity = goodput_.activity();
+        activity == run_activity::starting || activity == run_activity::restarting)
+      goodput_.enter(run_activity::training, now);
     if (result_.seconds_to_first_step == 0)
       result_.seconds_to_first_step = seconds_of(now - started_);
     if (restart_began_)
@@ -156,6 +164,7 @@ void run_record::on_restart(std::string why, step_id furthest, clock::time_point
   ++result_.restarts;
   restart_reason_ = std::move(why);
   restart_began_ = now;
+  goodput_.enter(run_activity::restarting, now);
   furthest_ = std::max(furthest_, furthest);
 }
 
@@ -199,6 +208,7 @@ run_result run_record::finish(clock::time_point now) {
   if (!result_.programs.empty())
     result_.programs.back().last_step.value = result_.steps;
   result_.seconds_total = seconds_of(now - started_);
+  result_.goodput = goodput_.so_far(now);
   if (unsaved_ && unsaved_->step.value >= result_.steps)
     result_.fail({unsaved_->reason.code, fmt::format("the last checkpoint, of step {}, could not be taken: {}",
                                                      unsaved_->step, unsaved_->reason.message)});

@@ -39,6 +39,8 @@ struct hosted_run {
   resources each = {};
   /// Workers whose processes are being started.
   std::map<worker_id, std::shared_ptr<start_order>> starting = {};
+  /// The living processes of its workers.
+  std::map<worker_id, std::uint32_t> pids = {};
   /// The driver's last known handles.
   driver_handles driver = {};
   /// The number of the latest connection to its driver, which no other connection of this node has had.

@@ -159,6 +159,7 @@ class node_state : public orderly_end<node_interface::base> {
     auto& run = runs_.add(request, path);
     resources_.open(run);
     connect(run, driver);
+    ++totals_.runs_begun;
     log("run " + request.run_name + " (" + request.run.value + ") begins with " + path);
     return run_opened{request.run, std::move(path)};
   }
@@ -261,6 +262,8 @@ class node_state : public orderly_end<node_interface::base> {
       return;
     auto order = std::move(run->starting.extract(event.worker).mapped());
     if (event.pid) {
+      ++totals_.workers_started;
+      run->pids.emplace(event.worker, *event.pid);
       log(fmt::format("worker {} of run {} is process {}{}", event.worker, run->what.run_name, *event.pid,
                       on_devices(order->launch_of(event.worker).devices)));
       if (run->ending || run->workers.was_killed(event.worker))
@@ -333,7 +336,23 @@ class node_state : public orderly_end<node_interface::base> {
       if (!run.alone_since)
         send(run.driver.control, run.watch.take_report(id));
     }
+    if (config_.publish)
+      config_.publish(figures());
     await_beat();
+  }
+
+  [[nodiscard]] node_figures figures() {
+    auto result = totals_;
+    result.offered = config_.capacity;
+    result.used_gpus = devices_.size() - devices_.open_to(run_id{});
+    result.is_draining = draining_.has_value();
+    for (const auto& [id, run] : runs_) {
+      node_figures::run here{run.what.run_name, {}, static_cast<std::uint32_t>(run.watch.silent()), !run.alone_since};
+      for (const auto& [worker, pid] : run.pids)
+        here.pids.push_back(pid);
+      result.runs.push_back(std::move(here));
+    }
+    return result;
   }
 
   void judge_silent_workers(hosted_run& run) {
@@ -342,7 +361,9 @@ class node_state : public orderly_end<node_interface::base> {
       TROUPE_TRY(auto node, launcher_->sample_node());
       return worker_watch::samples{std::move(process), std::move(node)};
     };
-    for (const auto& [worker, text] : run.watch.judge(clock::now(), sample))
+    const auto findings = run.watch.judge(clock::now(), sample);
+    totals_.late_heartbeats += findings.size();
+    for (const auto& [worker, text] : findings)
       log(fmt::format("worker {} of run {} {}", worker, run.what.run_name, text));
   }
 
@@ -405,6 +426,8 @@ class node_state : public orderly_end<node_interface::base> {
     if (run == nullptr)
       return resources_.give_back(event.run, event.worker);
     const auto id = event.run;
+    ++totals_.workers_ended;
+    run->pids.erase(event.worker);
     const auto was_reported = run->workers.on_ended(event.worker);
     resources_.give_back(*run, event.worker, clock::now());
     note_last(*run);
@@ -515,6 +538,8 @@ class node_state : public orderly_end<node_interface::base> {
   std::uint64_t connections_ = 0;
   refusal_log refusals_;
   std::optional<draining> draining_;
+  /// Only what is counted since the start.
+  node_figures totals_;
 };
 
 } // namespace

@@ -20,6 +20,18 @@ namespace {
 /// How long the survivors of a failure wait for reports before the user is notified.
 constexpr auto report_patience = std::chrono::seconds{3};
 
+run_activity activity_in(const hold& x) {
+  switch (x.why) {
+  case hold::cause::pause:
+    return run_activity::paused;
+  case hold::cause::too_few_workers:
+    return run_activity::awaiting_capacity;
+  case hold::cause::unreachable:
+    return run_activity::awaiting_peers;
+  }
+  return run_activity::training;
+}
+
 } // namespace
 
 void trainer_state::fence(worker_id worker, const std::string& why) {
@@ -109,6 +121,7 @@ void trainer_state::form(const form_generation& next) {
     workers_.release(*this, worker, record_.run());
   }
   hangs_.clear();
+  record_.goodput().formed(next.record.generation, clock::now());
   add(next.record);
 }
 
@@ -168,8 +181,7 @@ void trainer_state::end_waits_of(generation_id generation) {
 void trainer_state::act(actors::run_actions actions) {
   if (is_concluding())
     return;
-  for (auto& each : reported_.failures.take_new(coordinator_->failures()))
-    record_event(std::move(each));
+  record_new_failures();
   if (!keeps_journal())
     return carry_out(actions);
   auto& gate = journal_.gate;
@@ -244,6 +256,7 @@ void trainer_state::carry_out(const abort_generation& x, const std::string& why)
 
 void trainer_state::carry_out(const hold& x, const std::string& why) {
   notify(severity::warning, why);
+  record_.goodput().enter(activity_in(x), clock::now());
   if (x.why == hold::cause::too_few_workers)
     after_in_generation(config_.scaling.wait_for_workers, [this] { act(coordinator_->on_hold_timeout()); });
 }

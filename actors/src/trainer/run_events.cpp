@@ -94,15 +94,21 @@ json event_of(const run_result& x) {
   json result{{"event", "ended"}, {"status", to_string(x.status)}, {"step", x.steps}, {"seconds", x.seconds_total}};
   if (x.reason.code != errc::none)
     result.update({{"code", to_string(x.reason.code)}, {"cause", x.reason.message}});
+  if (x.goodput.steps > 0)
+    result["goodput"] = json::parse(to_json(x.goodput));
   return result;
 }
 
-std::vector<json> failure_events::take_new(const std::vector<failure_record>& all) {
-  std::vector<json> result;
+json event_of(const run_goodput& x) {
+  return {{"event", "goodput"}, {"goodput", json::parse(to_json(x))}};
+}
+
+std::vector<failure_record> new_failures::take(const std::vector<failure_record>& all) {
+  std::vector<failure_record> result;
   std::map<worker_id, std::size_t> seen;
   for (const auto& each : all)
     if (++seen[each.worker] > known_[each.worker])
-      result.push_back(event_of(each));
+      result.push_back(each);
   known_ = std::move(seen);
   return result;
 }

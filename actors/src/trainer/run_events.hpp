@@ -26,12 +26,14 @@ namespace troupe::actors {
 [[nodiscard]] nlohmann::ordered_json event_of(const failure_record& x);
 /// The run's end.
 [[nodiscard]] nlohmann::ordered_json event_of(const run_result& x);
+/// From time to time: a run that is killed has no end.
+[[nodiscard]] nlohmann::ordered_json event_of(const run_goodput& x);
 
 /// Which of the failures that a run has had are not among its events yet.
-class failure_events {
+class new_failures {
  public:
-  /// The events of new ones. The order of `all` may have changed since the last call: causes are put first.
-  [[nodiscard]] std::vector<nlohmann::ordered_json> take_new(const std::vector<failure_record>& all);
+  /// The order of `all` may have changed since the last call: causes are put first.
+  [[nodiscard]] std::vector<failure_record> take(const std::vector<failure_record>& all);
 
  private:
   std::map<worker_id, std::size_t> known_;

@@ -7,6 +7,7 @@
 #include "trainer/output_display.hpp"
 #include "trainer/run_events.hpp"
 #include "trainer/run_mirroring.hpp"
+#include "trainer/tensorboard_log.hpp"
 
 #include <troupe/actors/checkpoint_store.hpp>
 #include <troupe/actors/decisions/program_chain.hpp>
@@ -89,11 +90,7 @@ class run_files_state : public orderly_end<run_files::base> {
         [this](const write_journal& message) { return write(message.content); },
         [this](const find_state&) { return find_latest_state(); },
         [this](const part_address_request& request) { return part_address(request.host); },
-        [this](const append_metrics& message) {
-          append_mirror_events();
-          if (directory_)
-            note(metrics_problem_, directory_->append(message.batch, message.pid), "metrics wait for it");
-        },
+        [this](const append_metrics& message) { append(message); },
         [this](const append_output& message) { append(message); },
         [this](append_event& message) {
           if (desk_)
@@ -112,6 +109,7 @@ class run_files_state : public orderly_end<run_files::base> {
     end_writers();
     mirror_.leave();
     journal_.reset();
+    tensorboard_.reset();
     directory_.reset();
     display_.reset();
   }
@@ -155,6 +153,7 @@ class run_files_state : public orderly_end<run_files::base> {
     // An existing journal describes a run that is over.
     journal_.emplace(system(), directory->root()).remove();
     begin_in(std::move(*directory), result);
+    show_in_tensorboard(result.state->step);
     return result;
   }
 
@@ -247,6 +246,7 @@ class run_files_state : public orderly_end<run_files::base> {
     begin_in(std::move(*directory), result.directory);
     if (result.directory.warning.empty())
       result.directory.warning = std::move(problem);
+    show_in_tensorboard(directory_->last_reported());
     directory_->continue_files();
     result.journal = std::move(**found);
     return result;
@@ -266,6 +266,7 @@ class run_files_state : public orderly_end<run_files::base> {
     end_control();
     end_writers();
     mirror_.leave();
+    tensorboard_.reset();
     directory_.reset();
     journal_.reset();
     what_.run = message.run;
@@ -288,6 +289,7 @@ class run_files_state : public orderly_end<run_files::base> {
     auto found = begin_from(*directory_);
     if (!found)
       return to_caf(found.error());
+    show_in_tensorboard(found->step);
     lend(*found);
     return std::move(*found);
   }
@@ -386,6 +388,22 @@ class run_files_state : public orderly_end<run_files::base> {
       parts_->lend(directory);
   }
 
+  void append(const append_metrics& message) {
+    append_mirror_events();
+    if (!directory_)
+      return;
+    note(metrics_problem_, directory_->append(message.batch, message.pid), "metrics wait for it");
+    if (tensorboard_)
+      note(tensorboard_problem_, tensorboard_->append(message.batch, std::chrono::system_clock::now()),
+           "TensorBoard's files wait for it");
+  }
+
+  /// From now on TensorBoard shows the steps after this one.
+  void show_in_tensorboard(step_id after) {
+    if (what_.config.monitoring.tensorboard)
+      tensorboard_.emplace(directory_->root() / "tensorboard", step_id{after.value + 1});
+  }
+
   void append(const append_output& message) {
     if (!directory_)
       return;
@@ -457,6 +475,7 @@ class run_files_state : public orderly_end<run_files::base> {
               "the last lines of metrics.jsonl, times.jsonl or ledger.jsonl are lost: " + done.error().message});
       dropped_ += directory_->take_dropped();
       tell_dropped();
+      finish_tensorboard(result);
     }
     // After this the directory's content is final.
     end_writers();
@@ -490,6 +509,17 @@ class run_files_state : public orderly_end<run_files::base> {
       return;
     auto self = caf::scoped_actor{system()};
     self->request(desk_, std::chrono::seconds{5}, run_over{result}).receive([] {}, [](const caf::error&) {});
+  }
+
+  void finish_tensorboard(const run_result& result) {
+    if (!tensorboard_)
+      return;
+    if (auto done = tensorboard_->append(result, std::chrono::system_clock::now()); !done)
+      tell({severity::warning, "the last records for TensorBoard are lost: " + done.error().message});
+    if (const auto count = tensorboard_->take_dropped(); count > 0)
+      tell({severity::warning,
+            fmt::format("{} records for TensorBoard are lost, because the disk did not take them", count)});
+    tensorboard_.reset();
   }
 
   void describe_checkpoints(run_result& result) const {
@@ -532,9 +562,11 @@ class run_files_state : public orderly_end<run_files::base> {
   control_desk desk_;
   std::chrono::system_clock::time_point began_ = std::chrono::system_clock::now();
   std::optional<output_display> display_;
+  std::optional<tensorboard_log> tensorboard_;
   /// Why files of these kinds could not be written last; empty if they could.
   std::string metrics_problem_;
   std::string log_problem_;
+  std::string tensorboard_problem_;
   /// Dropped lines that have not been reported yet.
   std::uint64_t dropped_ = 0;
 };

@@ -191,6 +191,7 @@ void trainer_state::take_over() {
   for (const auto& [node, living] : found.living)
     for (const auto& beat : living)
       coordinator_->on_applied(beat.worker, beat.committed);
+  record_.goodput().begin_after(coordinator_->furthest());
   const auto& run = record_.result();
   publish(run_started{run.run, run.name, run.path, std::move(members), run.resumed_from_step});
   notify(severity::note, fmt::format("takes the run over, which is after step {}", coordinator_->furthest()));

@@ -16,6 +16,9 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
+/// How often events.jsonl is told where the run's time goes.
+constexpr auto goodput_interval = std::chrono::minutes{1};
+
 /// How often to check for silent nodes and hanging workers.
 constexpr auto tick_interval = std::chrono::milliseconds{200};
 
@@ -94,6 +97,7 @@ void trainer_state::let_go() {
   send_exit(actors_.collectives, caf::exit_reason::user_shutdown);
   // Whoever sees that the trainer has ended may take the run's directory.
   end_and_await(system(), actors_.files);
+  monitor_.reset();
 }
 
 caf::result<run_result> trainer_state::fit() {
@@ -111,15 +115,50 @@ caf::result<run_result> trainer_state::fit() {
   actors_.files = spawn_run_files(system(), {record_.run(), function_, config_, services_, authority_.secret,
                                              caf::actor_cast<caf::weak_actor_ptr>(ctrl()), hurry_.get_token()});
   phase_ = trainer_phase::looking{};
-  if (auto valid = validate(config_); !valid) {
-    conclude_run(run_status::failed, std::move(valid.error()));
+  auto possible = validate(config_);
+  if (possible)
+    possible = open_monitor();
+  if (!possible) {
+    conclude_run(run_status::failed, std::move(possible.error()));
     return answer;
   }
+  reported_.goodput = clock::now();
   config_.cluster.nodes.empty() ? gather() : look_for_run();
   tick();
   if (const auto limit = config_.run.time_limit; limit.count() > 0)
     after(limit, [this] { stop_in_time(); });
   return answer;
+}
+
+expected<void> trainer_state::open_monitor() {
+  if (!services_.open_monitor)
+    return {};
+  auto tell = [self = caf::actor_cast<caf::weak_actor_ptr>(ctrl())](run_notice notice) {
+    if (auto strong = self.lock())
+      caf::anon_send(caf::actor_cast<trainer_interface>(strong),
+                     file_notice{notice.warning ? severity::warning : severity::note, std::move(notice.text)});
+  };
+  TROUPE_TRY(monitor_, services_.open_monitor(config_, std::move(tell)));
+  return {};
+}
+
+void trainer_state::pulse(clock::time_point now) {
+  const auto goodput = record_.goodput().so_far(now);
+  if (now - reported_.goodput >= goodput_interval && goodput.steps > 0 && !is_concluding()) {
+    reported_.goodput = now;
+    record_event(event_of(goodput));
+  }
+  if (monitor_)
+    monitor_->on(run_pulse{record_.goodput().activity(), coordinator_ ? coordinator_->generation() : generation_id{},
+                           coordinator_ ? coordinator_->attempt() : 1, layout_.world_size(), goodput});
+}
+
+void trainer_state::record_new_failures() {
+  for (auto& each : reported_.failures.take(coordinator_->failures())) {
+    record_event(event_of(each));
+    if (monitor_)
+      monitor_->on(run_event{std::move(each)});
+  }
 }
 
 void trainer_state::record_event(nlohmann::ordered_json what) {
@@ -155,8 +194,11 @@ void trainer_state::take_beat(const node_beat& beat) {
 }
 
 void trainer_state::tick() {
-  after(tick_interval, [this] { tick(); });
+  run_delayed(tick_interval, [this] { tick(); });
   const auto now = clock::now();
+  pulse(now);
+  if (is_concluding())
+    return;
   // Before that, the set of nodes is unknown.
   if (!is<trainer_phase::looking>())
     nodes_->on_tick(now);
@@ -239,6 +281,8 @@ caf::result<void> trainer_state::take_metrics(const metrics_batch& batch) {
   for (const auto& pause : batch.pauses)
     record_event(event_of(pause, batch.rank));
   warn_not_finite(batch);
+  if (monitor_)
+    monitor_->on(batch);
   coordinator_->on_applied(batch.worker, batch.applied);
   auto progress = record_.on_metrics(batch, coordinator_->generation(), clock::now());
   for (auto step : batch.skipped)
@@ -490,9 +534,9 @@ void trainer_state::conclude_run(run_status status, error reason) {
   answer_wishes();
   workers_.fail_pending({errc::aborted, "the run is ending"});
   record_.conclude(status, std::move(reason));
+  record_.goodput().enter(run_activity::ending, clock::now());
   if (coordinator_) {
-    for (auto& each : reported_.failures.take_new(coordinator_->failures()))
-      record_event(std::move(each));
+    record_new_failures();
     record_.note_exactness(coordinator_->exact_hosts());
     record_.set_final_state(coordinator_->failures(), coordinator_->state_sha256(), coordinator_->final_step());
     tell_if_nothing_was_left();
@@ -512,6 +556,9 @@ void trainer_state::conclude_run(run_status status, error reason) {
 void trainer_state::deliver(const run_result& result) {
   if (auto progress = record_.latest_progress())
     publish(*progress);
+  if (monitor_)
+    for (auto& each : monitor_->end(result))
+      notify(each.warning ? severity::warning : severity::note, std::move(each.text));
   audience_.deliver(result);
   end_and_quit();
 }

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <stop_token>
@@ -163,12 +164,19 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
     if (auto line = event_of(event))
       record_event(std::move(*line));
     audience_.publish(*this, event);
+    if (monitor_)
+      monitor_->on(run_event{event});
   }
   void notify(severity how, std::string text) override {
     publish(run_notice{record_.run(), how == severity::warning, std::move(text)});
   }
   /// For events.jsonl.
   void record_event(nlohmann::ordered_json what);
+  void record_new_failures();
+  /// Opens what passes the run on to other systems.
+  [[nodiscard]] expected<void> open_monitor();
+  /// Says how the run stands, to those systems and from time to time in its events.
+  void pulse(std::chrono::steady_clock::time_point now);
   /// Notifies users, unless `last` says the same.
   void announce(std::string& last, std::string text);
 
@@ -360,10 +368,14 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   bool is_out_of_time_ = false;
   /// What users know already.
   struct {
-    failure_events failures;
+    new_failures failures;
     /// Metrics.
     std::set<std::string> not_finite;
+    /// When events.jsonl was last told of it.
+    std::chrono::steady_clock::time_point goodput;
   } reported_;
+  /// Null if nobody asked for it.
+  std::unique_ptr<run_monitor> monitor_;
 };
 
 } // namespace troupe::actors

@@ -2,6 +2,7 @@
 
 #include "driver/control_port.hpp"
 #include "driver/run_naming.hpp"
+#include "monitoring/monitor.hpp"
 #include "net/connection.hpp"
 #include "net/part_stream.hpp"
 #include "node/in_process_launcher.hpp"
@@ -217,6 +218,7 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
   services.compare_numerics = compare_numerics;
   services.is_loopback = host_is_loopback;
   services.show_output = show_output ? std::move(show_output) : print_output;
+  services.open_monitor = runtime::open_monitor;
   return actors::spawn_trainer(system, train.name, std::move(config), std::move(services));
 }
 

@@ -1,5 +1,6 @@
 #include <troupe/runtime/node_host.hpp>
 
+#include "monitoring/node_monitor.hpp"
 #include "net/connection.hpp"
 #include "net/key_source.hpp"
 #include "node/local_launcher.hpp"
@@ -159,10 +160,13 @@ class node_host::impl {
     offered_.gpus = static_cast<double>(devices.size());
     offered_.memory_bytes = options.memory_bytes.value_or(offered_.memory_bytes);
     offered_.custom = options.custom;
-    node_ = actors::spawn_node(system_,
-                               {local_host_name(), reachable_name(options.listen.host), offered_, options.log,
-                                std::move(devices), options.labels},
-                               make_local_launcher(std::move(programs), entry_));
+    actors::node_config config{local_host_name(), reachable_name(options.listen.host), offered_, options.log,
+                               std::move(devices), options.labels};
+    if (options.metrics) {
+      monitor_ = std::make_shared<node_monitor>();
+      config.publish = [monitor = monitor_](actors::node_figures x) { monitor->publish(std::move(x)); };
+    }
+    node_ = actors::spawn_node(system_, std::move(config), make_local_launcher(std::move(programs), entry_));
     if (keys_.outer)
       key_watch_ = system_.spawn<key_watch>(keys_.outer);
     if (!is_loopback(options.listen.host))
@@ -183,10 +187,14 @@ class node_host::impl {
 
   /// Workers always connect over loopback, with this machine's keys. A node that does not listen there opens a second
   /// port for them.
-  expected<void> open(const endpoint& listen) {
+  expected<void> open(const endpoint& listen, const std::optional<endpoint>& metrics) {
     if (!is_loopback(listen.host)) {
       TROUPE_TRY(auto inner, publish(node_, {"127.0.0.1", 0}, keys_.inner));
       entry_->open({"127.0.0.1", inner});
+    }
+    if (metrics) {
+      if (auto listens = monitor_->listen(*metrics); !listens)
+        return fail(listens.error().code, "--metrics: " + listens.error().message);
     }
     TROUPE_TRY(auto port, publish(node_, listen, keys_.outer));
     address_ = {listen.host, port};
@@ -222,6 +230,8 @@ class node_host::impl {
   actors::node_actor node_;
   caf::actor key_watch_;
   caf::actor local_peers_;
+  /// Null without an endpoint for metrics.
+  std::shared_ptr<node_monitor> monitor_;
   endpoint address_;
   resources offered_;
   std::shared_ptr<std::atomic<bool>> drained_ = std::make_shared<std::atomic<bool>>(false);
@@ -233,7 +243,7 @@ expected<node_host> node_host::start(const node_options& options) {
   TROUPE_TRY(auto devices, gpus_to_offer(options.gpus));
   init_meta_objects();
   auto state = std::make_unique<impl>(options, std::move(keys), std::move(programs), std::move(devices));
-  TROUPE_TRY(state->open(options.listen));
+  TROUPE_TRY(state->open(options.listen, options.metrics));
   return node_host{std::move(state)};
 }
 
@@ -252,6 +262,10 @@ void node_host::drain(std::chrono::milliseconds grace) {
 
 bool node_host::drained() const noexcept {
   return *impl_->drained_;
+}
+
+std::optional<endpoint> node_host::metrics_address() const {
+  return impl_->monitor_ ? std::optional{impl_->monitor_->address()} : std::nullopt;
 }
 
 const resources& node_host::offered() const noexcept {

@@ -70,7 +70,7 @@ void metrics_pusher::record(not_finite_row row) {
 void metrics_pusher::record(times_row row) {
   auto lock = std::lock_guard{mutex_};
   if (pending_.times.size() < limit_rows)
-    pending_.times.push_back(row);
+    pending_.times.push_back(std::move(row));
   else
     ++pending_.dropped;
   ++changes_;

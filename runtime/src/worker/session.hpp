@@ -135,7 +135,7 @@ class train_context::impl {
   void report_step(step_id step, metric_map values);
   void record(ledger_row row) { pusher_.record(std::move(row)); }
   void record(const not_finite_row& row) { pusher_.record(row); }
-  void record(const times_row& row) { pusher_.record(row); }
+  void record(times_row row) { pusher_.record(std::move(row)); }
 
  private:
   /// How the training function trains.

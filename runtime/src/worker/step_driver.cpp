@@ -1,5 +1,7 @@
 #include "worker/step_driver.hpp"
 
+#include <troupe/runtime/process_usage.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <fmt/format.h>
@@ -34,14 +36,25 @@ step_driver::step_driver(train_context::impl& session, const runtime::loop_plan&
 
 step_driver::~step_driver() {
   session_.set_body({});
-  if (const auto row = timer_.take())
-    session_.record(*row);
+  if (auto row = timer_.take())
+    record(std::move(*row));
   if (!exchange_ || !exchange_->is_under_way())
     return;
   // What was started uses this object's memory, and may wait for ranks that do not come any more.
   session_.group().give_up(
       {errc::aborted, fmt::format("the training function left step {} while its gradient was being reduced", at_.id)});
   exchange_->wait_until_idle();
+}
+
+std::uint64_t step_driver::sent_by_group() {
+  auto& group = session_.group();
+  return group.has_communicator() ? group.communicator().sent().sent_bytes : 0;
+}
+
+/// About once a second.
+void step_driver::record(times_row row) {
+  row.resident_bytes = runtime::resident_bytes();
+  session_.record(std::move(row));
 }
 
 std::uint64_t step_driver::seed() const noexcept {
@@ -99,8 +112,9 @@ void step_driver::run(step_id id, const step_body& body) {
     try_body(body);
     // A handler of the user's for all exceptions may have kept the interruption to itself.
   } while (state_ == try_state::interrupted);
-  if (const auto row = timer_.end(id, at_.generation, at_.rank, clock::now()))
-    session_.record(*row);
+  timer_.note_sent(sent_by_group());
+  if (auto row = timer_.end(id, at_.generation, at_.rank, clock::now()))
+    record(std::move(*row));
   body_check_.end_step();
   // What counts was computed in the generation of `at_.range`, even if another has begun since.
   if (digester_)
@@ -116,6 +130,7 @@ bool step_driver::adopt_generation() {
     at_.rank = session_.protocol().rank();
     at_.ranks = session_.protocol().ownership().size();
     timer_.set_interval(interval_of_times(at_.ranks));
+    timer_.begin_group(sent_by_group());
     form_exchange();
     return true;
   } catch (const exception& x) {

@@ -14,6 +14,7 @@
 #include <troupe/messages/worker.hpp>
 #include <troupe/train_context.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,6 +42,9 @@ class step_driver {
   /// On a joiner: runs the body of a step that the members have committed, without shards, so that it applies what they
   /// reduced. False if the members are lost: the step is as if it had not begun, but for the tracked state.
   [[nodiscard]] bool repeat(step_id id, const step_body& body);
+
+  /// This rank waited for a checkpoint after the last step.
+  void note_checkpoint(std::chrono::steady_clock::duration time) noexcept { timer_.add_checkpoint(time); }
 
   /// Shards that were computed twice.
   [[nodiscard]] const runtime::redundant_checker& checker() const noexcept { return checker_; }
@@ -80,6 +84,8 @@ class step_driver {
   /// What the body computes with.
   enum class mode : std::uint8_t { member, joiner };
 
+  void record(times_row row);
+  [[nodiscard]] std::uint64_t sent_by_group();
   [[nodiscard]] bool adopt_generation();
   void form_exchange();
   void try_body(const step_body& body);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <fmt/format.h>
 #include <span>
 #include <utility>
@@ -112,6 +113,7 @@ step_loop::end step_loop::end_step(step_id step, actors::step_end how) {
 }
 
 void step_loop::save(step_id step, const actors::consider_checkpoint& what) {
+  const auto began = std::chrono::steady_clock::now();
   session_.save_at_boundary(step, what, [this, step, &what](error reason) {
     if (!session_.is_loss_of_group(reason))
       throw exception{std::move(reason)};
@@ -119,6 +121,7 @@ void step_loop::save(step_id step, const actors::consider_checkpoint& what) {
     if (what.finishes_run)
       agree_to_finish(step);
   });
+  driver_.note_checkpoint(std::chrono::steady_clock::now() - began);
 }
 
 /// Has joiners get the state as it is now, while training goes on.

@@ -1,6 +1,7 @@
 #include "worker/step_timer.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace troupe::runtime {
@@ -33,23 +34,33 @@ void step_timer::leave_out(clock::time_point now) noexcept {
   since_ = now;
 }
 
-std::optional<times_row> step_timer::end(step_id step, generation_id generation, rank_id rank,
-                                         clock::time_point now) noexcept {
+std::optional<times_row> step_timer::end(step_id step, generation_id generation, rank_id rank, clock::time_point now) {
   enter(step_phase::compute, now);
   std::optional<times_row> done;
   if (row_ && (row_->generation != generation || row_->rank != rank))
     done = take();
   if (!row_) {
-    row_ = times_row{.rank = rank, .generation = generation, .first = step};
+    row_.emplace();
+    row_->rank = rank;
+    row_->generation = generation;
+    row_->first = step;
     row_began_ = now;
   }
   row_->last = step;
   ++row_->steps;
+  row_->sent_bytes += std::exchange(step_sent_, 0);
   for (std::size_t i = 0; i < step_.size(); ++i)
     sum_[i] += step_[i];
+  count(std::accumulate(step_.begin(), step_.end(), clock::duration{}));
   if (!done && is_due(now))
     done = take();
   return done;
+}
+
+void step_timer::count(clock::duration step) noexcept {
+  const auto us = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(step).count());
+  const auto bin = std::ranges::lower_bound(step_duration_bounds_us, us) - step_duration_bounds_us.begin();
+  ++durations_[static_cast<std::size_t>(bin)];
 }
 
 bool step_timer::is_due(clock::time_point now) const noexcept {
@@ -57,16 +68,18 @@ bool step_timer::is_due(clock::time_point now) const noexcept {
   return now - row_began_ >= std::max(interval_, std::min<clock::duration>(age / part_of_age, longest_interval));
 }
 
-std::optional<times_row> step_timer::take() noexcept {
+std::optional<times_row> step_timer::take() {
   if (!row_)
     return std::nullopt;
-  const auto microseconds = [this](step_phase of) {
-    const auto sum = sum_[static_cast<std::size_t>(of)];
-    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(sum).count());
+  const auto microseconds = [](clock::duration time) {
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
   };
-  row_->compute_us = microseconds(step_phase::compute);
-  row_->wait_us = microseconds(step_phase::wait);
-  row_->barrier_us = microseconds(step_phase::barrier);
+  row_->compute_us = microseconds(sum_[static_cast<std::size_t>(step_phase::compute)]);
+  row_->wait_us = microseconds(sum_[static_cast<std::size_t>(step_phase::wait)]);
+  row_->barrier_us = microseconds(sum_[static_cast<std::size_t>(step_phase::barrier)]);
+  row_->checkpoint_us = microseconds(std::exchange(checkpoint_, {}));
+  row_->durations.assign(durations_.begin(), durations_.end());
+  durations_ = {};
   sum_ = {};
   return std::exchange(row_, std::nullopt);
 }

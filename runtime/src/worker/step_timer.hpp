@@ -40,11 +40,22 @@ class step_timer {
   /// The step counts, and was applied. Returns a row if this was the last step of the generation's row: the interval is
   /// over, or the next row is of another generation or rank.
   [[nodiscard]] std::optional<times_row> end(step_id step, generation_id generation, rank_id rank,
-                                             clock::time_point now) noexcept;
+                                             clock::time_point now);
+  /// The rank waited between two steps for a checkpoint.
+  void add_checkpoint(clock::duration time) noexcept { checkpoint_ += time; }
+  /// What the present group's communicator has sent by now, in all. Steps from now on count what it sends more.
+  void begin_group(std::uint64_t sent_bytes) noexcept { group_sent_ = sent_bytes; }
+  /// The same at the end of a step, before `end`. A total that is smaller is that of another group.
+  void note_sent(std::uint64_t sent_bytes) noexcept {
+    step_sent_ += sent_bytes > group_sent_ ? sent_bytes - group_sent_ : 0;
+    group_sent_ = sent_bytes;
+  }
+
   /// The row of the steps since the last row, if there are any.
-  [[nodiscard]] std::optional<times_row> take() noexcept;
+  [[nodiscard]] std::optional<times_row> take();
 
  private:
+  void count(clock::duration step) noexcept;
   [[nodiscard]] bool is_due(clock::time_point now) const noexcept;
 
   using durations = std::array<clock::duration, 3>;
@@ -58,6 +69,12 @@ class step_timer {
   std::optional<times_row> row_;
   durations sum_{};
   clock::time_point row_began_;
+  /// Since the last row.
+  clock::duration checkpoint_{};
+  std::uint64_t group_sent_ = 0;
+  /// In the step that is under way.
+  std::uint64_t step_sent_ = 0;
+  std::array<std::uint32_t, step_duration_bounds_us.size() + 1> durations_{};
 };
 
 } // namespace troupe::runtime

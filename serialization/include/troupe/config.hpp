@@ -285,6 +285,21 @@ struct cluster_config {
   std::chrono::milliseconds connect_timeout{3'000};
 };
 
+/// Where a run's metrics go, besides the files in its directory. None of it takes time from a step, and none of it can
+/// fail a run once that has begun.
+struct monitoring_config {
+  /// Writes TensorBoard's event files into the run's directory, in `tensorboard/`.
+  bool tensorboard = false;
+  /// `HOST:PORT` of the driver's HTTP endpoint, with `/metrics` for Prometheus, `/healthz` and `/readyz`; port 0: the
+  /// system chooses one, and a notice names it. Empty: nothing listens. Whoever reaches it can read, and only read.
+  std::string metrics_address = {};
+  /// The URL of an MLflow tracking server, as in `http://127.0.0.1:5000`; empty for none. User and password, or a
+  /// token, come from the variables of MLflow's own clients: MLFLOW_TRACKING_USERNAME, _PASSWORD, _TOKEN.
+  std::string mlflow_tracking_uri = {};
+  /// The experiment that the run belongs to there; created if there is none.
+  std::string mlflow_experiment = "Default";
+};
+
 /// The complete configuration of a trainer.
 struct trainer_config {
   scaling_config scaling = {};
@@ -292,6 +307,7 @@ struct trainer_config {
   failure_config failure = {};
   checkpoint_config checkpoint = {};
   cluster_config cluster = {};
+  monitoring_config monitoring = {};
   /// Passed to the training function as `ctx.config()`. Part of the run's identity: a resumed run must have the same.
   nlohmann::json config = nlohmann::json::object();
   /// Passed as `ctx.options()`: settings that do not affect the result, such as paths and intervals. May change when a

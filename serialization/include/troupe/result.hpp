@@ -155,6 +155,64 @@ TROUPE_INSPECT(program_span, first_step, last_step, build_id, configuration_dige
 /// of sysexits.h).
 inline constexpr int exit_out_of_time = 75;
 
+/// Where the time went in which a run did not get ahead, in seconds.
+struct lost_time {
+  /// From `fit()` to the first applied step, without `capacity`.
+  double start_up = 0;
+  /// Waits for nodes or CPUs that its workers need.
+  double capacity = 0;
+  /// A group of workers was formed: members were lost, left or joined.
+  double regroup = 0;
+  /// All workers were lost: from then to the first step after the restart, without `capacity`.
+  double restart = 0;
+  /// Steps that were computed again after a restart.
+  double redone = 0;
+  /// A user had paused it.
+  double paused = 0;
+  /// Training waited for copies of its state for checkpoints, or for a checkpoint in flight.
+  double checkpoint = 0;
+  /// From the decision that the run ends to its end.
+  double ending = 0;
+  /// The rest: evaluations and code between steps, waits for what cannot be reached.
+  double other = 0;
+
+  bool operator==(const lost_time&) const = default;
+};
+
+TROUPE_INSPECT(lost_time, start_up, capacity, regroup, restart, redone, paused, checkpoint, ending, other)
+
+/// Calls `visit` with the name and the seconds of each cause.
+template <class Visitor>
+void for_each_cause(const lost_time& lost, Visitor visit) {
+  visit("start_up", lost.start_up);
+  visit("capacity", lost.capacity);
+  visit("regroup", lost.regroup);
+  visit("restart", lost.restart);
+  visit("redone", lost.redone);
+  visit("paused", lost.paused);
+  visit("checkpoint", lost.checkpoint);
+  visit("ending", lost.ending);
+  visit("other", lost.other);
+}
+
+/// How much of a driver's time its run got ahead: the time of the steps that count, over the time of the run.
+struct run_goodput {
+  /// Since `fit()`, in this driver's process.
+  double seconds = 0;
+  /// Of the steps that count, each once: computing, waiting for other ranks, and the barrier.
+  double productive_seconds = 0;
+  /// How many that are.
+  std::uint64_t steps = 0;
+  std::uint64_t steps_redone = 0;
+  lost_time lost;
+
+  /// From 0 to 1; 0 before the first step.
+  [[nodiscard]] double ratio() const noexcept { return seconds > 0 ? productive_seconds / seconds : 0; }
+  bool operator==(const run_goodput&) const = default;
+};
+
+TROUPE_INSPECT(run_goodput, seconds, productive_seconds, steps, steps_redone, lost)
+
 /// The result of `fit()`. Also written as `result.json` into the run's directory.
 struct run_result {
   run_id run;
@@ -200,6 +258,8 @@ struct run_result {
   /// The checkpoint of another run that this one began with (`load_checkpoint`); empty for none.
   std::string loaded_from;
   mirror_summary mirror;
+  /// Of this driver's process. Zero for a custom loop, whose steps Troupe does not see.
+  run_goodput goodput;
 
   /// Marks the run as failed with `why`, unless it has failed already.
   void fail(error why) {
@@ -223,7 +283,11 @@ struct run_result {
 
 TROUPE_INSPECT(run_result, run, name, status, steps, metrics, metrics_from, state_sha256, latest_checkpoint,
                best_checkpoint, checkpoints, due_checkpoints, path, reason, failures, generations, restarts, workers,
-               exact, resumed_from_step, seconds_to_first_step, seconds_total, programs, loaded_from, mirror)
+               exact, resumed_from_step, seconds_to_first_step, seconds_total, programs, loaded_from, mirror,
+               goodput)
+
+/// The text of its JSON object.
+[[nodiscard]] std::string to_json(const run_goodput& goodput);
 
 /// The text of `result.json`.
 [[nodiscard]] std::string to_json(const run_result& result);

@@ -49,6 +49,23 @@ expected<void> validate_mirror(const mirror_config& mirror, const run_config& ru
   return {};
 }
 
+expected<void> validate(const monitoring_config& config) {
+  if (!config.metrics_address.empty())
+    if (const auto where = parse_endpoint(config.metrics_address); !where)
+      return fail(errc::invalid_argument,
+                  fmt::format("monitoring.metrics_address (--metrics): {}", where.error().message));
+  const auto& uri = config.mlflow_tracking_uri;
+  if (!uri.empty() && !uri.starts_with("http://") && !uri.starts_with("https://"))
+    return fail(errc::invalid_argument,
+                fmt::format("monitoring.mlflow_tracking_uri (--mlflow) is '{}': give the http:// or https:// URL of a "
+                            "tracking server (`mlflow server` starts one)",
+                            uri));
+  if (!uri.empty() && config.mlflow_experiment.empty())
+    return fail(errc::invalid_argument, "monitoring.mlflow_experiment (--mlflow-experiment) is empty: name the "
+                                        "experiment that the run belongs to");
+  return {};
+}
+
 } // namespace
 
 resources resources_of_worker(const scaling_config& scaling) {
@@ -145,6 +162,7 @@ expected<void> validate(const trainer_config& config) {
   if (config.cluster.ports)
     if (auto valid = validate_ports(*config.cluster.ports); !valid)
       return fail(valid.error().code, fmt::format("cluster.ports: {}", valid.error().message));
+  TROUPE_TRY(validate(config.monitoring));
   for (const auto& node : config.cluster.nodes) {
     TROUPE_TRY(auto where, parse_endpoint(node));
     if (where.port == 0)

@@ -45,7 +45,18 @@ nlohmann::ordered_json described(const mirror_summary& x) {
   return out;
 }
 
+nlohmann::ordered_json described(const run_goodput& x) {
+  nlohmann::ordered_json lost;
+  for_each_cause(x.lost, [&lost](const char* cause, double seconds) { lost[cause] = seconds; });
+  return {{"ratio", x.ratio()}, {"seconds", x.seconds},           {"productive", x.productive_seconds},
+          {"steps", x.steps},   {"steps_redone", x.steps_redone}, {"lost", std::move(lost)}};
+}
+
 } // namespace
+
+std::string to_json(const run_goodput& goodput) {
+  return described(goodput).dump();
+}
 
 std::string to_json(const run_result& result) {
   using json = nlohmann::ordered_json;
@@ -105,6 +116,7 @@ std::string to_json(const run_result& result) {
     out["workers"].push_back(
         {{"worker", x.worker.value}, {"rank", x.rank.value}, {"host", x.host}, {"node", x.node}, {"pid", x.pid}});
   out["seconds"] = {{"to_first_step", result.seconds_to_first_step}, {"total", result.seconds_total}};
+  out["goodput"] = described(result.goodput);
   // A worker's last lines may hold any bytes.
   return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

@@ -91,6 +91,28 @@ TEST_CASE("a summary has causes of failures, rank 0's metrics, and what pauses a
   CHECK(summarize({metrics, more, {}}).seconds_paused == doctest::Approx(2.5));
 }
 
+TEST_CASE("what the run's drivers say of their time is added up, each as it said last") {
+  const auto account = [](double seconds, double productive, double regroup) {
+    return json{
+        {"seconds", seconds}, {"productive", productive}, {"steps_redone", 1}, {"lost", {{"regroup", regroup}}}};
+  };
+  const auto x = summarize({{},
+                            {{{"event", "started"}},
+                             {{"event", "goodput"}, {"goodput", account(60, 50, 2)}},
+                             {{"event", "goodput"}, {"goodput", account(120, 100, 4)}},
+                             // Killed, and started again.
+                             {{"event", "started"}},
+                             {{"event", "ended"}, {"goodput", account(80, 60, 1)}}},
+                            {}});
+  CHECK(x.told.processes == 2);
+  CHECK(x.told.seconds == 200);
+  CHECK(x.told.lost.at("regroup") == 5);
+  CHECK(x.told.steps_redone == 2);
+  CHECK(x.goodput() == doctest::Approx(0.8));
+  CHECK(describe_event({{"time", "t"}, {"event", "goodput"}, {"goodput", {{"ratio", 0.875}}}}) ==
+        "t  goodput            goodput 87.5 %");
+}
+
 TEST_CASE("a summary adds up where the time of each rank's steps went, and names the rank that others wait for") {
   const std::vector<json> times{
       {{"step", 8}, {"rank", 0}, {"steps", 8}, {"compute", 0.5}, {"wait", 0.25}, {"barrier", 0.125}},

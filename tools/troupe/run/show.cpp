@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <map>
 
 namespace troupe::tool {
 
@@ -53,7 +54,21 @@ nlohmann::json to_json(const run_summary& x) {
             {"seconds", x.seconds},
             {"seconds_paused", x.seconds_paused},
             {"seconds_redone", x.seconds_redone},
-            {"steps_redone", x.steps_redone}}}};
+            {"steps_redone", x.steps_redone},
+            {"processes", x.told.processes},
+            {"lost", x.told.lost}}}};
+}
+
+/// What a cause of lost time is, in `lost_time`'s words where there is none here.
+std::string describe_cause(const std::string& cause) {
+  static const std::map<std::string, std::string> texts{
+      {"start_up", "start"},          {"capacity", "waiting for nodes"},
+      {"regroup", "forming groups"},  {"restart", "restarting"},
+      {"redone", "steps done again"}, {"paused", "paused by a user"},
+      {"checkpoint", "checkpoints"},  {"ending", "ending"},
+      {"other", "between steps"}};
+  const auto found = texts.find(cause);
+  return found == texts.end() ? cause : found->second;
 }
 
 std::string describe_range(const std::vector<run_summary::point>& points) {
@@ -82,6 +97,20 @@ void print_times(const std::map<std::uint64_t, run_summary::step_times>& times) 
     fmt::print("{}\n", slowest);
 }
 
+void print_goodput(const run_summary& x) {
+  if (x.told.seconds == 0) {
+    fmt::print("\ngoodput {:.1f} %: of {:.1f} s, {:.2f} s were pauses and {:.2f} s went into {} steps computed again\n",
+               100 * x.goodput(), x.seconds, x.seconds_paused, x.seconds_redone, x.steps_redone);
+    return;
+  }
+  fmt::print("\ngoodput {:.1f} %: {:.1f} s of {:.1f} s{} went into steps that count\n", 100 * x.goodput(),
+             x.told.productive, x.told.seconds,
+             x.told.processes > 1 ? fmt::format(" in {} processes", x.told.processes) : std::string{});
+  for (const auto& [cause, seconds] : x.told.lost)
+    if (seconds >= 0.005)
+      fmt::print("  {:<20} {:>10.2f} s {:>6.1f} %\n", describe_cause(cause), seconds, 100 * seconds / x.told.seconds);
+}
+
 void print(const run_summary& x, const std::vector<nlohmann::json>& events) {
   if (x.failures.empty())
     fmt::print("no failures\n");
@@ -94,8 +123,7 @@ void print(const run_summary& x, const std::vector<nlohmann::json>& events) {
     fmt::print("  {}: {:.6g} in step {}, {:.6g} in step {}; {}\n    {}\n", name, points.front().value,
                points.front().step, points.back().value, points.back().step, describe_range(points),
                sparkline(points, curve_width));
-  fmt::print("\ngoodput {:.1f} %: of {:.1f} s, {:.2f} s were pauses and {:.2f} s went into {} steps computed again\n",
-             100 * x.goodput(), x.seconds, x.seconds_paused, x.seconds_redone, x.steps_redone);
+  print_goodput(x);
   for (const auto& [rank, pauses] : x.paused)
     fmt::print("  rank {} paused {} times, {:.2f} s\n", rank, pauses.count, pauses.seconds);
   print_times(x.times);

@@ -37,9 +37,22 @@ void add_times(run_summary& to, const nlohmann::json& row) {
   rank.barrier += row.value("barrier", 0.0);
 }
 
+void add_account(run_summary::account& to, const nlohmann::json& goodput) {
+  ++to.processes;
+  to.seconds += goodput.value("seconds", 0.0);
+  to.productive += goodput.value("productive", 0.0);
+  to.steps_redone += goodput.value("steps_redone", std::uint64_t{0});
+  if (const auto lost = goodput.find("lost"); lost != goodput.end() && lost->is_object())
+    for (const auto& [cause, seconds] : lost->items())
+      if (seconds.is_number())
+        to.lost[cause] += seconds.get<double>();
+}
+
 } // namespace
 
 double run_summary::goodput() const noexcept {
+  if (told.seconds > 0)
+    return std::clamp(told.productive / told.seconds, 0.0, 1.0);
   return seconds > 0 ? std::clamp(1 - (seconds_paused + seconds_redone) / seconds, 0.0, 1.0) : 1;
 }
 
@@ -52,8 +65,12 @@ run_summary summarize(const run_rows& rows) {
   // Ranks pause together, so the longest counts. Every process of the run counts its generations from 1.
   std::map<std::pair<std::uint64_t, std::uint64_t>, double> longest;
   std::uint64_t starts = 0;
+  // The last of each process.
+  std::map<std::uint64_t, nlohmann::json> accounts;
   for (const auto& event : rows.events) {
     const auto kind = event.value("event", std::string{});
+    if (const auto goodput = event.find("goodput"); goodput != event.end() && goodput->is_object())
+      accounts[starts] = *goodput;
     if (kind == "started") {
       ++starts;
     } else if (kind == "failure" && event.value("consequence", false)) {
@@ -71,6 +88,8 @@ run_summary summarize(const run_rows& rows) {
       result.steps_redone += event.value("steps_redone", std::uint64_t{0});
     }
   }
+  for (const auto& [start, goodput] : accounts)
+    add_account(result.told, goodput);
   for (const auto& [generation, seconds] : longest)
     result.seconds_paused += seconds;
   if (result.last_step > 0)
@@ -104,9 +123,11 @@ std::string describe_event(const nlohmann::json& event) {
   };
   auto text = std::string{};
   for (const auto& [name, value] : event.items())
-    if (name != "time" && name != "event" && name != "run" && name != "workers")
+    if (name != "time" && name != "event" && name != "run" && name != "workers" && name != "goodput")
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name,
                           value.is_string() ? first_line(value.get<std::string>()) : value.dump());
+  if (const auto goodput = event.find("goodput"); goodput != event.end() && goodput->is_object())
+    text += fmt::format("{}goodput {:.1f} %", text.empty() ? "" : ", ", 100 * goodput->value("ratio", 0.0));
   return fmt::format("{}  {:<18} {}", event.value("time", std::string{}), event.value("event", std::string{}), text);
 }
 

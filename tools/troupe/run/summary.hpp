@@ -29,6 +29,17 @@ struct run_summary {
     double barrier = 0;
   };
 
+  /// What the drivers of the run say of their time, added up: each at its end, and now and then before.
+  struct account {
+    /// How many of its processes have said so.
+    std::uint64_t processes = 0;
+    double seconds = 0;
+    double productive = 0;
+    std::uint64_t steps_redone = 0;
+    /// By cause.
+    std::map<std::string, double> lost;
+  };
+
   /// Events of kind "failure" that are causes, in order.
   std::vector<nlohmann::json> failures;
   /// Those that are consequences of others.
@@ -47,7 +58,10 @@ struct run_summary {
   double seconds_redone = 0;
   std::uint64_t steps_redone = 0;
 
-  /// The part of the time in which the run got ahead; 1 before the first report.
+  account told;
+
+  /// The part of the time in which the run got ahead: as its drivers say, or, if none did, as far as pauses and steps
+  /// that were computed again tell; 1 before the first report.
   [[nodiscard]] double goodput() const noexcept;
 };
 

@@ -5,12 +5,37 @@
 
 #include <caf/fwd.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 namespace troupe::actors {
+
+/// How a node stands, for its metrics.
+struct node_figures {
+  struct run {
+    std::string name;
+    /// Of its worker processes here that live.
+    std::vector<std::uint32_t> pids;
+    /// Those without heartbeats whose process does not only wait for a processor.
+    std::uint32_t silent = 0;
+    bool has_driver = true;
+  };
+
+  resources offered;
+  /// GPUs that workers have.
+  std::uint32_t used_gpus = 0;
+  std::vector<run> runs;
+  // Since the node's start.
+  std::uint64_t runs_begun = 0;
+  std::uint64_t workers_started = 0;
+  std::uint64_t workers_ended = 0;
+  /// How often a worker was found silent.
+  std::uint64_t late_heartbeats = 0;
+  bool is_draining = false;
+};
 
 struct node_config {
   std::string host;
@@ -23,6 +48,8 @@ struct node_config {
   std::vector<std::string> devices = {};
   /// By name, for runs that ask for nodes with certain ones.
   std::map<std::string, std::string> labels = {};
+  /// Gets the node's figures five times a second, in the node's thread; may be empty.
+  std::function<void(node_figures)> publish = {};
 };
 
 /// Spawns a node actor, which the caller owns. When it ends, its launcher ends all processes.

@@ -77,6 +77,9 @@ class run_directory {
   /// What the lines up to `step` say, which all stay.
   [[nodiscard]] metrics_history history_until(step_id step) const;
 
+  /// The last step of which rank 0 has a whole line in metrics.jsonl; 0 for none.
+  [[nodiscard]] step_id last_reported() const;
+
   [[nodiscard]] expected<void> write_run(const nlohmann::json& description) const;
   [[nodiscard]] expected<void> write_result(const run_result& result) const;
 

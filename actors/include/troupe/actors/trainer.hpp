@@ -2,6 +2,7 @@
 
 #include <troupe/actors/handles.hpp>
 #include <troupe/actors/mirror_storage.hpp>
+#include <troupe/actors/run_monitor.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 
@@ -61,8 +62,8 @@ class control_port {
   [[nodiscard]] virtual bool has_subscribers() const = 0;
 };
 
-/// A trainer's dependencies: runtime/ provides real ones, tests fake ones. All but `compare_numerics` and `is_loopback`
-/// may block, and are not called in the trainer's thread.
+/// A trainer's dependencies: runtime/ provides real ones, tests fake ones. All but `compare_numerics`, `is_loopback`
+/// and `open_monitor` may block, and are not called in the trainer's thread.
 struct trainer_services {
   /// Connects to the node at an address of the configuration; hosts one if that is empty. Called in several threads at
   /// once.
@@ -88,6 +89,8 @@ struct trainer_services {
   bool (*is_loopback)(const std::string& host) = nullptr;
   /// Shows what a worker wrote; may be empty.
   std::function<void(rank_id, const std::string& line)> show_output;
+  /// Called once, before anything of the run begins. May be empty.
+  monitor_factory open_monitor = {};
 };
 
 /// Spawns the trainer of one run. `function` is the name under which the program registered its training function. The

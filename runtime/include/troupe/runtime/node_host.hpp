@@ -32,6 +32,8 @@ struct node_options {
   std::filesystem::path program_directory;
   bool insecure = false;
   std::filesystem::path keys;
+  /// Where to serve the node's metrics over HTTP; port 0 for any. Nothing listens without it.
+  std::optional<endpoint> metrics;
   /// Takes a line of the node's log, in the node's own thread: while it waits, the node is silent.
   std::function<void(const std::string&)> log;
 };
@@ -52,6 +54,9 @@ class node_host {
   [[nodiscard]] const endpoint& address() const noexcept;
 
   [[nodiscard]] const resources& offered() const noexcept;
+
+  /// Where its metrics are, with the actual port; nothing if nowhere.
+  [[nodiscard]] std::optional<endpoint> metrics_address() const;
 
   /// Prepares for the loss of this host: asks the drivers of all runs to replace or release the workers here. `drained`
   /// is true once none is left or the grace period is over.

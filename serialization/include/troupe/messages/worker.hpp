@@ -5,6 +5,7 @@
 #include <troupe/metrics.hpp>
 #include <troupe/types.hpp>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -124,6 +125,12 @@ struct pause_row {
 
 TROUPE_INSPECT(pause_row, generation, step, pause_us)
 
+/// Upper bounds, included, of the bins into which steps are sorted by their duration, in microseconds. Longer steps are
+/// in one more bin.
+inline constexpr std::array<std::uint64_t, 17> step_duration_bounds_us{
+    250,     500,     1'000,     2'500,     5'000,     10'000,     25'000,     50'000,    100'000,
+    250'000, 500'000, 1'000'000, 2'500'000, 5'000'000, 10'000'000, 30'000'000, 60'000'000};
+
 /// Where the time of a rank's steps went. Tries of a step that came to nothing are left out.
 struct times_row {
   rank_id rank;
@@ -138,11 +145,20 @@ struct times_row {
   std::uint64_t wait_us = 0;
   /// Until all ranks had it.
   std::uint64_t barrier_us = 0;
+  /// Between steps: training waits for copies of its state for checkpoints, and for checkpoints in flight.
+  std::uint64_t checkpoint_us = 0;
+  /// The payload that this rank has sent to its peers through the host's memory or network.
+  std::uint64_t sent_bytes = 0;
+  /// The process's resident memory at the end of the row.
+  std::uint64_t resident_bytes = 0;
+  /// How many of the steps took as long as each bin of `step_duration_bounds_us` says; empty if not counted.
+  std::vector<std::uint32_t> durations = {};
 
   bool operator==(const times_row&) const = default;
 };
 
-TROUPE_INSPECT(times_row, rank, generation, first, last, steps, compute_us, wait_us, barrier_us)
+TROUPE_INSPECT(times_row, rank, generation, first, last, steps, compute_us, wait_us, barrier_us, checkpoint_us,
+               sent_bytes, resident_bytes, durations)
 
 /// A rank's metric of a step that is NaN or infinite.
 struct not_finite_row {

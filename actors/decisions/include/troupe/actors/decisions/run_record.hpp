@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/actors/decisions/goodput_meter.hpp>
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/actors/decisions/progress_meter.hpp>
 #include <troupe/config.hpp>
@@ -98,6 +99,9 @@ class run_record {
   std::uint64_t on_skipped_checkpoint() { return ++result_.due_checkpoints.skipped; }
 
   void add(generation_record record) { result_.generations.push_back(std::move(record)); }
+  /// Where the run's time goes.
+  [[nodiscard]] goodput_meter& goodput() noexcept { return goodput_; }
+  [[nodiscard]] const goodput_meter& goodput() const noexcept { return goodput_; }
   /// The run restarts. `furthest`: the last step that any worker had applied.
   void on_restart(std::string why, step_id furthest, clock::time_point now);
   /// The generation with which a restarted run begins.
@@ -132,6 +136,7 @@ class run_record {
   metric_map earlier_metrics_;
   metric_steps earlier_from_;
   progress_meter meter_;
+  goodput_meter goodput_;
   /// How many attempts have begun to train.
   std::uint32_t begun_ = 0;
   std::string restart_reason_;

@@ -53,6 +53,8 @@ class worker_watch {
 
   /// For the driver: the heartbeats that came since the last report, and all that are silent now.
   [[nodiscard]] node_beat take_report(const run_id& run);
+  /// How many are silent now.
+  [[nodiscard]] std::size_t silent() const noexcept { return silent_.size(); }
   /// The last heartbeat of a worker that has not ended; null if none has come.
   [[nodiscard]] const worker_beat* last_beat(worker_id worker) const;
 

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <troupe/actors/run_monitor.hpp>
+#include <troupe/config.hpp>
+#include <troupe/error.hpp>
+
+#include <functional>
+#include <memory>
+
+namespace troupe::runtime {
+
+/// A driver's HTTP endpoint and MLflow tracker, as the configuration asks for them. See `actors::monitor_factory`.
+[[nodiscard]] expected<std::unique_ptr<actors::run_monitor>> open_monitor(const trainer_config& config,
+                                                                          std::function<void(run_notice)> tell);
+
+} // namespace troupe::runtime

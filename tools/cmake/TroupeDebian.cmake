@@ -41,6 +41,7 @@ set(CPACK_THREADS 0)
 set(CPACK_PRE_BUILD_SCRIPTS ${PROJECT_SOURCE_DIR}/tools/cmake/debian_files.cmake)
 set(CPACK_TROUPE_DEPLOY ${PROJECT_SOURCE_DIR}/tools/deploy)
 
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/packages.txt)
 # _troupe_development_packages(result section except...): the -dev packages of a section of tools/packages.txt.
 function(_troupe_development_packages result section)
   file(STRINGS ${PROJECT_SOURCE_DIR}/tools/packages.txt lines)

@@ -44,7 +44,7 @@ void add_ledger(CLI::App& app, bool& keep_ledger);
 /// Adds `--verify-determinism` for `run_config::verify_determinism`; without a number it means every tenth step.
 void add_verify_determinism(CLI::App& app, std::uint64_t& every);
 
-/// Adds `--nodes` and `--trusted-network`.
+/// Adds `--nodes`, `--hosts`, `--cluster`, `--trusted-network` and `--port-range`.
 void add_nodes(CLI::App& app, cluster_config& cluster);
 
 /// A metric as text with the given number of decimal places; "not evaluated yet" if it was not reported.

@@ -26,6 +26,10 @@ std::uint32_t capacity(const resources& each, const resources& free) {
   return result;
 }
 
+std::uint32_t limit_of(std::span<const std::uint32_t> most, std::size_t node) {
+  return most.empty() ? unlimited : most[node];
+}
+
 std::string describe(const resources& x) {
   auto text = std::string{};
   if (x.cpus > 0)
@@ -35,17 +39,20 @@ std::string describe(const resources& x) {
   return text;
 }
 
-error unsatisfiable(const scaling_config& request, std::span<const node_offer> offers) {
+error unsatisfiable(const scaling_config& request, std::span<const node_offer> offers,
+                    std::span<const std::uint32_t> most) {
   const auto each = resources_of_worker(request);
   auto total = resources{};
   auto fitting = 0.0;
   auto list = std::string{};
-  for (const auto& offer : offers) {
+  for (std::size_t i = 0; i < offers.size(); ++i) {
+    const auto& offer = offers[i];
     total.cpus += offer.free.cpus;
     total.gpus += offer.free.gpus;
-    fitting += capacity(each, offer.free);
-    list += fmt::format("{}{}: {}, {}", list.empty() ? "" : ", ", offer.address, plural(offer.free.cpus, "CPU"),
-                        plural(offer.free.gpus, "GPU"));
+    fitting += std::min(capacity(each, offer.free), limit_of(most, i));
+    list += fmt::format("{}{}: {}, {}{}", list.empty() ? "" : ", ", offer.address, plural(offer.free.cpus, "CPU"),
+                        plural(offer.free.gpus, "GPU"),
+                        limit_of(most, i) == unlimited ? "" : ", " + plural(limit_of(most, i), "slot"));
   }
   const auto least = request.num_workers.min;
   auto needed = resources{each.cpus * least, each.gpus > 0 ? gpus_for_workers(each.gpus, least) : 0.0};
@@ -63,6 +70,8 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
   if (request.placement == placement_strategy::strict_pack && fitting >= least)
     return {errc::unsatisfiable,
             fmt::format("{} are to be on one node (strict_pack), and none has capacity for all {}", workers, nodes)};
+  if (each == resources{})
+    return {errc::unsatisfiable, fmt::format("{} do not fit into the slots of the nodes {}", workers, nodes)};
   return {errc::unsatisfiable, fmt::format("{} with {} {} {}; the nodes offer {} and {} {}", workers, describe(each),
                                            least == 1 ? "needs" : "each need", describe(needed),
                                            plural(total.cpus, "CPU"), plural(total.gpus, "GPU"), nodes)};
@@ -79,7 +88,7 @@ limits limits_of(const scaling_config& request, std::span<const node_capacity> n
   limits result;
   const auto each = resources_of_worker(request);
   for (const auto& node : nodes) {
-    auto hard = node.usable ? capacity(each, node.capacity) : 0;
+    auto hard = node.usable ? std::min(capacity(each, node.capacity), node.most) : 0;
     if (request.placement == placement_strategy::strict_spread)
       hard = std::min(hard, 1u);
     result.hard.push_back(hard);
@@ -174,17 +183,18 @@ std::uint32_t distribute(const scaling_config& request, std::span<const node_cap
 
 } // namespace
 
-expected<placement_decision> place_workers(const scaling_config& request, std::span<const node_offer> offers) {
+expected<placement_decision> place_workers(const scaling_config& request, std::span<const node_offer> offers,
+                                           std::span<const std::uint32_t> most) {
   if (offers.empty())
     return fail(errc::unsatisfiable, "no node to place workers on");
   std::vector<node_capacity> nodes;
-  for (const auto& offer : offers)
-    nodes.push_back({offer.free, 0, true});
+  for (std::size_t i = 0; i < offers.size(); ++i)
+    nodes.push_back({.capacity = offers[i].free, .most = limit_of(most, i)});
   auto counts = std::vector<std::uint32_t>(offers.size());
   auto wanted = request.num_workers.max;
   auto left = distribute(request, nodes, wanted, counts);
   if (wanted - left < request.num_workers.min)
-    return fail(unsatisfiable(request, offers));
+    return fail(unsatisfiable(request, offers, most));
   placement_decision result;
   auto rank = std::uint32_t{0};
   for (std::uint32_t node = 0; node < counts.size(); ++node) {

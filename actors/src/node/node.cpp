@@ -75,6 +75,8 @@ class node_state : public orderly_end<node_interface::base> {
         [this](const kill_worker& request) { return kill(request); },
         [this](const worker_beat& beat) { take_beat(beat); },
         [this](const drain_request& request) { return drain(request); },
+        [this](const drain_node& request) { take_no_workers(std::chrono::milliseconds{request.patience_ms}); },
+        [this](const resume_node&) { take_workers(); },
         [this](const end_run& request) { return end(request); },
         [this](const join_request& request) { return challenge(request); },
         [this](const join_proof& proof, const driver_follower& worker) { return admit(proof, worker); },
@@ -115,6 +117,8 @@ class node_state : public orderly_end<node_interface::base> {
                      fmt::format("this caf-node speaks version {} of the protocol, the driver version {}: install the "
                                  "same Troupe on all hosts",
                                  protocol_version, request.protocol)});
+    if (drained_)
+      return to_caf({errc::timed_out, "it is drained, and takes no workers until `troupe resume`"});
     const auto* before = runs_.find_orphan(request.predecessor);
     const auto& run = before == nullptr ? request.run : before->what.run;
     auto free = resources{config_.capacity.cpus, static_cast<double>(devices_.open_to(run))};
@@ -171,6 +175,8 @@ class node_state : public orderly_end<node_interface::base> {
       send(follower, driver.control, driver.collectives, driver.store);
     if (draining_)
       send(driver.control, node_leaving{run.what.run, draining_->grace_left(clock::now())});
+    else if (drained_)
+      send(driver.control, node_drained{run.what.run, static_cast<std::uint64_t>(drained_->count())});
   }
 
   /// The driver with this claim has the run, unless there is a greater one.
@@ -315,6 +321,7 @@ class node_state : public orderly_end<node_interface::base> {
 
   /// Reports to the drivers, and looks for silent workers.
   void beat() {
+    report_status();
     for (auto& [id, run] : runs_) {
       report_stuck_workers(run);
       if (run.ending)
@@ -382,6 +389,37 @@ class node_state : public orderly_end<node_interface::base> {
     draining_->add(promise);
     answer_if_drained();
     return promise;
+  }
+
+  /// Unlike `drain`, the node stays.
+  void take_no_workers(std::chrono::milliseconds patience) {
+    if (std::exchange(drained_, patience) != patience)
+      for (auto& [id, run] : runs_)
+        send(run.driver.control, node_drained{id, static_cast<std::uint64_t>(patience.count())});
+    report_status();
+  }
+
+  void take_workers() {
+    if (std::exchange(drained_, std::nullopt))
+      for (auto& [id, run] : runs_)
+        send(run.driver.control, node_resumed{id});
+    report_status();
+  }
+
+  void report_status() {
+    if (!config_.on_status)
+      return;
+    auto now = node_status{draining_  ? member_phase::leaving
+                           : drained_ ? member_phase::drained
+                                      : member_phase::available,
+                           {config_.capacity.cpus, static_cast<double>(devices_.open_to({}))},
+                           {}};
+    for (const auto& [id, run] : runs_)
+      now.runs.push_back({id.value, run.what.run_name, static_cast<std::uint32_t>(run.workers.unreported().size())});
+    if (reported_ == now)
+      return;
+    config_.on_status(now);
+    reported_ = std::move(now);
   }
 
   void answer_if_drained() {
@@ -505,6 +543,9 @@ class node_state : public orderly_end<node_interface::base> {
   std::uint64_t connections_ = 0;
   refusal_log refusals_;
   std::optional<draining> draining_;
+  /// Set while the node takes no workers although it stays: how long they may wait for replacements.
+  std::optional<std::chrono::milliseconds> drained_;
+  std::optional<node_status> reported_;
 };
 
 } // namespace

@@ -117,6 +117,7 @@ class run_attempt {
   [[nodiscard]] run_actions on_capacity();
   [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
   [[nodiscard]] run_actions on_drain_timeout();
+  [[nodiscard]] run_actions on_node_resumed(std::uint32_t node);
   /// `course().workers` has changed.
   /// The nodes that do not answer now: if the data network is cut, the run keeps others.
   void set_silent_nodes(std::set<std::uint32_t> nodes) { silent_nodes_ = std::move(nodes); }

@@ -37,7 +37,8 @@ class members {
   /// The addresses of those in this state.
   [[nodiscard]] std::set<std::string> in_state(const std::string& entry, const std::string& state) {
     std::set<std::string> result;
-    for (const auto& each : list(entry))
+    const auto all = list(entry);
+    for (const auto& each : all)
       if (each["state"] == state)
         result.insert(each["address"].get<std::string>());
     return result;
@@ -54,7 +55,8 @@ class members {
 
   /// How many workers a node has, as the cluster says.
   [[nodiscard]] std::uint32_t workers_on(const std::string& entry, const std::string& address) {
-    for (const auto& each : list(entry))
+    const auto all = list(entry);
+    for (const auto& each : all)
       if (each["address"] == address)
         return each["workers"].get<std::uint32_t>();
     return 0;
@@ -79,8 +81,7 @@ TEST_CASE_FIXTURE(members,
   here.await_step(driver, "run", 50);
   auto third = start_node(second.address, {"--cpus", "1"});
   here.await(driver, [&] { return here.workers().size() == 3; });
-  INFO(driver.err());
-  CHECK(contains(driver.err(), "node " + third.address + " has joined"));
+  CHECK(becomes_true([&] { return workers_on(second.address, third.address) == 1; }));
   here.await_step(driver, "run", here.last_step("run") + 50);
   const auto status = driver.wait(3 * hang_limit);
   INFO(driver.err());
@@ -128,7 +129,7 @@ TEST_CASE_FIXTURE(members, "troupe drain moves a node's workers away, and troupe
   INFO(drained.out << drained.err << driver.err());
   REQUIRE(drained.status == exit_status{0, {}});
   CHECK(contains(drained.out, "takes none until `troupe resume " + other.address + "`"));
-  CHECK(in_state(entry.address, "drained") == std::set{other.address});
+  CHECK(becomes_true([&] { return in_state(entry.address, "drained") == std::set{other.address}; }));
   CHECK(other.process.running());
   CHECK(workers_on(entry.address, other.address) == 0);
   here.await_step(driver, "run", here.last_step("run") + 20);
@@ -137,7 +138,8 @@ TEST_CASE_FIXTURE(members, "troupe drain moves a node's workers away, and troupe
       here.run(here.charlm("more", {"--cluster", entry.address, "--workers", "2", "--placement", "spread"}));
   INFO(more.err);
   CHECK(more.status == exit_status{0, {}});
-  for (const auto& worker : here.result("more")["workers"])
+  const auto other_run = here.result("more");
+  for (const auto& worker : other_run["workers"])
     CHECK(worker["node"] == entry.address);
   // One that names the node is told why it cannot begin.
   const auto refused = here.run(here.charlm("refused", {"--nodes", other.address}));
@@ -145,7 +147,6 @@ TEST_CASE_FIXTURE(members, "troupe drain moves a node's workers away, and troupe
   CHECK(contains(refused.err, "it is drained, and takes no workers until `troupe resume`"));
 
   CHECK(troupe({"resume", other.address}).status == exit_status{0, {}});
-  here.await(driver, [&] { return contains(driver.err(), "node " + other.address + " takes workers again"); });
   CHECK(is_listed(entry.address, {entry.address, other.address}));
   // A lost worker is replaced on either again.
   ::kill(here.worker_of_rank(0), SIGKILL);
@@ -190,8 +191,10 @@ TEST_CASE_FIXTURE(members, "a host file names the nodes of a run, and its slots 
   INFO(ran.err);
   REQUIRE(ran.status == exit_status{0, {}});
   std::multiset<std::string> nodes;
-  for (const auto& worker : here.result("run")["workers"])
+  const auto result = here.result("run");
+  for (const auto& worker : result["workers"])
     nodes.insert(worker["node"].get<std::string>());
+  INFO(result.dump());
   CHECK(nodes == std::multiset<std::string>{first.address, second.address, second.address});
   ran = here.run(here.charlm("more", {"--hosts", here.path("hosts").string(), "--workers", "4"}));
   CHECK(ran.status == exit_status{1, {}});

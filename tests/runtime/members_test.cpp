@@ -128,7 +128,7 @@ TEST_CASE("nodes may only say who they are, and drivers only ask") {
   CHECK(code_of(certificate_role::driver, beat_of("10.0.0.8:4000")) == errc::not_authenticated);
   CHECK(code_of(certificate_role::node, beat_of("10.9.9.9:4000")) == errc::not_authenticated);
   for (const auto& question :
-       {json{{"ask", "members"}}, json{{"ask", "drain"}, {"patience_ms", 1}}, json{{"ask", "resume"}}}) {
+       {json{{"ask", "members"}}, json{{"ask", "drain"}, {"patience_ms", 1U}}, json{{"ask", "resume"}}}) {
     CHECK(code_of(certificate_role::node, question) == errc::not_authenticated);
     CHECK(code_of(certificate_role::driver, question) == errc::none);
     CHECK(code_of(certificate_role::both, question) == errc::none);
@@ -232,7 +232,7 @@ TEST_CASE_FIXTURE(cluster, "over TLS a node's certificate joins under its own na
   CHECK(impostor.error().message.find("it says that it is 127.0.0.1:5000, and its certificate is of 127.0.0.2") !=
         std::string::npos);
   for (const auto* what : {"members", "resume", "drain"}) {
-    const auto refused = ask(other, {{"ask", what}, {"patience_ms", 1}});
+    const auto refused = ask(other, {{"ask", what}, {"patience_ms", 1U}});
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == errc::not_authenticated);
   }

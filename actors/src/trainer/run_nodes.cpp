@@ -167,6 +167,7 @@ void run_nodes::ask_for_offer(std::uint32_t node) {
           [this, node, link = links_.number_of(node)](node_offer& offer) {
             if (link != links_.number_of(node) || roster_[node].state != node_state::asked)
               return;
+            complaints_.erase(node);
             roster_[node].offer = std::move(offer);
             roster_[node].state = node_state::offered;
             opening_ ? open_on(node) : events_->on_node_answered();

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <exception>
+#include <limits>
+#include <stdexcept>
 #include <utility>
 
 namespace troupe::runtime {
@@ -31,29 +33,37 @@ member_phase phase_of(std::string_view word) {
                              : member_phase::drained;
 }
 
+/// JSON's conversions let a negative number, or one that is too large, pass as another.
+template <class T>
+T number_in(const json& text) {
+  if (!text.is_number_unsigned() || text.get<std::uint64_t>() > std::numeric_limits<T>::max())
+    throw std::out_of_range{"a number that is negative, too large or none"};
+  return text.get<T>();
+}
+
 json describe(const resources& x) {
   return {{"cpus", x.cpus}, {"gpus", x.gpus}};
 }
 
 resources resources_in(const json& text) {
-  return {text.at("cpus").get<std::uint32_t>(), text.at("gpus").get<double>()};
+  return {number_in<std::uint32_t>(text.at("cpus")), text.at("gpus").get<double>()};
 }
 
 cluster_member member_in(const json& text) {
   cluster_member result;
   result.address = text.at("address").get<std::string>();
   result.host = text.at("host").get<std::string>();
-  result.started = text.at("started").get<std::uint64_t>();
-  result.beat = text.at("beat").get<std::uint64_t>();
-  result.protocol = text.at("protocol").get<std::uint32_t>();
+  result.started = number_in<std::uint64_t>(text.at("started"));
+  result.beat = number_in<std::uint64_t>(text.at("beat"));
+  result.protocol = number_in<std::uint32_t>(text.at("protocol"));
   result.version = text.at("version").get<std::string>();
-  result.pid = text.value("pid", std::uint32_t{0});
+  result.pid = number_in<std::uint32_t>(text.value("pid", json(0U)));
   result.offered = resources_in(text.at("offered"));
   result.free = resources_in(text.at("free"));
   result.phase = phase_of(text.at("phase").get<std::string>());
   for (const auto& each : text.value("runs", json::array()))
     result.runs.push_back({each.at("run").get<std::string>(), each.at("name").get<std::string>(),
-                           each.at("workers").get<std::uint32_t>()});
+                           number_in<std::uint32_t>(each.at("workers"))});
   if (const auto expires = text.find("certificate_expires"); expires != text.end() && !expires->is_null())
     result.certificate_expires = expires->get<std::int64_t>();
   return result;

@@ -89,6 +89,8 @@ json membership::answer(const member_peer& peer, const json& question) {
                                        what.substr(0, 20), peer.name, to_string(peer.role))});
     if (what == "members")
       return answer_members();
+    if (what == "drain" && !question.at("patience_ms").is_number_unsigned())
+      return refuse(peer, {errc::invalid_argument, "a drain needs 'patience_ms', a number of milliseconds from 0"});
     if (what == "drain")
       return obey(peer,
                   {member_command::kind::drain,

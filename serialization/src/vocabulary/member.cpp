@@ -12,6 +12,10 @@ namespace troupe {
 
 namespace {
 
+bool is_plausible(const resources& x) {
+  return x.cpus <= 1'000'000 && x.gpus >= 0 && x.gpus <= 1'000'000;
+}
+
 bool is_plain(std::string_view text) {
   return text.size() <= member_text_limit_bytes &&
          std::ranges::all_of(text, [](unsigned char c) { return c >= 0x20 && c < 0x7f; });
@@ -50,6 +54,9 @@ expected<void> validate(const cluster_member& member) {
       !std::ranges::all_of(member.runs, is_plain_run))
     return fail(errc::invalid_argument,
                 fmt::format("member {} with texts that are too long or not printable", member.address));
+  if (!is_plausible(member.offered) || !is_plausible(member.free))
+    return fail(errc::invalid_argument,
+                fmt::format("member {} with more CPUs or GPUs than a host has", member.address));
   return {};
 }
 

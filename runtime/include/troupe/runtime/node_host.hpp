@@ -29,7 +29,7 @@ struct node_options {
   /// The entry nodes of the cluster that this node joins. Its own address does not matter among them, so that all nodes
   /// may have one list.
   std::vector<endpoint> join;
-  /// Takes a line of the node's log, in the node's own thread: while it waits, the node is silent.
+  /// Takes a line of the node's log, in any of its threads: while it waits, the node is silent.
   std::function<void(const std::string&)> log;
 };
 

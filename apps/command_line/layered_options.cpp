@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 namespace troupe::apps {
@@ -191,9 +192,12 @@ expected<void> layered_options::take_environment(const variables& get) {
 }
 
 expected<void> layered_options::take_file(const std::filesystem::path& path) {
+  auto code = std::error_code{};
+  if (std::filesystem::is_directory(path, code))
+    return fail(errc::io_error, fmt::format("{}: is a directory, and no file", path.string()));
   auto in = std::ifstream{path};
   auto text = std::string{std::istreambuf_iterator<char>{in}, {}};
-  if (!in || std::filesystem::is_directory(path))
+  if (!in)
     return fail(errc::io_error, fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
   TROUPE_TRY(const auto lines, parse_config(path.string(), text));
   const auto known = options();
@@ -225,7 +229,7 @@ std::string layered_options::dump() const {
     if (values.empty() && !each->get_default_str().empty())
       values = {each->get_default_str()};
     // A flag.
-    if (values.empty() && each->get_type_size_max() == 0)
+    if (values.empty() && each->get_items_expected_max() == 0)
       values = {"false"};
     if (values.empty()) {
       result += fmt::format("# {} =  # {}\n", name, each->get_description());

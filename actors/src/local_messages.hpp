@@ -9,6 +9,7 @@
 #include <troupe/actors/process_launcher.hpp>
 #include <troupe/actors/trainer.hpp>
 #include <troupe/error.hpp>
+#include <troupe/member.hpp>
 #include <troupe/messages/node.hpp>
 #include <troupe/messages/worker.hpp>
 #include <troupe/result.hpp>
@@ -21,6 +22,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 /// Messages that never leave their process: those that an actor sends to itself, and those between the trainer and the
 /// actor that writes its files. They have no wire format and are rejected if they arrive from another process.
@@ -60,6 +62,13 @@ struct node_dialled {
   /// Null if the connection failed.
   std::shared_ptr<connected_node> connection;
   /// Why it failed.
+  error reason;
+};
+
+/// The entry nodes of a cluster were asked for its members. From the asking thread to the trainer.
+struct members_listed {
+  std::vector<listed_member> members;
+  /// Why none has answered; code `none` if one has.
   error reason;
 };
 
@@ -193,6 +202,7 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::condition_question))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::run_condition))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::control_line))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::run_over))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::members_listed))
 
 CAF_END_TYPE_ID_BLOCK(troupe_local)
 
@@ -221,3 +231,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::condition_question)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_condition)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::control_line)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_over)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::members_listed)

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <iterator>
 #include <numeric>
 #include <string_view>
@@ -249,8 +250,29 @@ void add_monitoring(CLI::App& app, monitoring_config& monitoring) {
 }
 
 void add_nodes(CLI::App& app, cluster_config& cluster) {
-  app.add_option("--nodes", cluster.nodes, "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
-      ->delimiter(',');
+  auto* nodes =
+      app.add_option("--nodes", cluster.nodes, "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
+          ->delimiter(',');
+  auto* hosts = app.add_option_function<std::string>(
+                       "--hosts",
+                       [&cluster](const std::string& path) {
+                         auto in = std::ifstream{path};
+                         const auto text = std::string{std::istreambuf_iterator<char>{in}, {}};
+                         if (!in)
+                           throw CLI::ValidationError{"--hosts", path + " cannot be read"};
+                         if (auto taken = take_host_file(cluster, path, text); !taken)
+                           throw CLI::ValidationError{"--hosts", taken.error().message};
+                       },
+                       "File with a line HOST[:PORT] [slots=N] for each caf-node; slots limits its workers")
+                    ->type_name("FILE")
+                    ->excludes(nodes);
+  app.add_option(
+         "--cluster", cluster.entry,
+         "HOST:PORT of entry nodes, separated by commas: trains on the nodes of their cluster, also on those that "
+         "come later")
+      ->delimiter(',')
+      ->excludes(nodes)
+      ->excludes(hosts);
   app.add_flag("--trusted-network", cluster.trusted_network,
                "Do not encrypt gradients between hosts, because the network is private");
   app.add_option_function<std::string>(

@@ -58,7 +58,7 @@ void add_metrics_address(CLI::App& app, std::string& address);
 /// Adds `--metrics`, `--tensorboard`, `--mlflow` and `--mlflow-experiment`.
 void add_monitoring(CLI::App& app, monitoring_config& monitoring);
 
-/// Adds `--nodes` and `--trusted-network`.
+/// Adds `--nodes`, `--hosts`, `--cluster`, `--trusted-network` and `--port-range`.
 void add_nodes(CLI::App& app, cluster_config& cluster);
 
 /// Adds `--wait`, `--memory-per-worker`, `--resource-per-worker` and `--node-label`.

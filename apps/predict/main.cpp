@@ -55,7 +55,7 @@ predict::model_kind check(const inference::batch_prediction_config& config) {
                     fmt::format("--lightgbm-library: {} does not contain a LightGBM model: omit the option",
                                 config.checkpoint.string())};
   // Workers on this host would fail, so report a missing library now.
-  if (kind == predict::model_kind::lightgbm && config.trainer.cluster.nodes.empty())
+  if (kind == predict::model_kind::lightgbm && config.trainer.cluster.is_embedded())
     if (auto found = lightgbm::find_library(library); !found)
       throw exception{found.error().code, fmt::format("{}; or use --lightgbm-library PATH", found.error().message)};
   if ((kind == predict::model_kind::keras) == config.trainer.options.at("keras_model").get<std::string>().empty())
@@ -63,10 +63,10 @@ predict::model_kind check(const inference::batch_prediction_config& config) {
                     kind == predict::model_kind::keras
                         ? "the checkpoint is of a Keras model: name the exported model with --keras-model DIRECTORY"
                         : "--keras-model: the checkpoint is not of a Keras model: omit the option"};
-  if (kind == predict::model_kind::keras && config.trainer.cluster.nodes.empty())
+  if (kind == predict::model_kind::keras && config.trainer.cluster.is_embedded())
     value_or_throw(tensorflow::find_library());
   const auto onnxruntime = config.trainer.options.at("onnxruntime_library").get<std::string>();
-  if (kind == predict::model_kind::onnx && config.trainer.cluster.nodes.empty())
+  if (kind == predict::model_kind::onnx && config.trainer.cluster.is_embedded())
     if (auto found = onnxruntime::find_library(onnxruntime); !found)
       throw exception{found.error().code, fmt::format("{}; or use --onnxruntime-library PATH", found.error().message)};
   return kind;

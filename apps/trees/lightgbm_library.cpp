@@ -16,7 +16,7 @@ library lightgbm_library(boosting::make_training_sets make) {
             auto config = config_of<lightgbm::training_config>(asked);
             config.library = asked.lightgbm_library;
             // Workers on this host would fail, so report a missing library now.
-            if (config.trainer.cluster.nodes.empty())
+            if (config.trainer.cluster.is_embedded())
               if (auto found = lightgbm::find_library(config.library); !found)
                 throw exception{found.error().code,
                                 fmt::format("{}; or use --lightgbm-library PATH", found.error().message)};

@@ -13,7 +13,7 @@ library xgboost_library(boosting::make_training_sets make) {
           [](const app& program, const function& train, const request& asked) {
             auto config = config_of<xgboost::training_config>(asked);
             // Workers on this host would fail, so report a missing library now.
-            if (config.trainer.cluster.nodes.empty())
+            if (config.trainer.cluster.is_embedded())
               (void)value_or_throw(xgboost::find_library());
             return xgboost::make_trainer(program, train, config);
           },

@@ -45,6 +45,8 @@ class driver_that_may_answer : public run_control::base {
         [](const worker_output&) {},
         [](const node_beat&) {},
         [](const node_leaving&) {},
+        [](const node_drained&) {},
+        [](const node_resumed&) {},
         [](const run_superseded&) {},
     };
   }
@@ -187,6 +189,8 @@ TEST_CASE_FIXTURE(relay_fixture, "a promise that the same driver breaks when it 
           [](const worker_output&) {},
           [](const node_beat&) {},
           [](const node_leaving&) {},
+          [](const node_drained&) {},
+          [](const node_resumed&) {},
           [](const run_superseded&) {},
       };
     }

@@ -125,3 +125,38 @@ TEST_CASE("at its start, workers of an elastic run may come to every node that h
   nodes[1].offer = {};
   CHECK(nodes.check_data_plane(places, node_roster::spread::offers));
 }
+
+TEST_CASE("a node that its cluster does not list is not dialled, unless its workers may live") {
+  auto nodes = roster_of(3);
+  nodes[1].state = node_state::fenced;
+  nodes[2].state = node_state::cut;
+  for (auto i : {0u, 1u, 2u})
+    nodes[i].is_wanted = false;
+  CHECK(nodes.to_try(start) == std::vector<std::uint32_t>{2});
+  nodes[0].is_wanted = true;
+  CHECK(nodes.to_try(start) == std::vector<std::uint32_t>{0, 2});
+}
+
+TEST_CASE("slots limit the workers of a node, at the start and later") {
+  auto nodes = roster_of(2, {2, 2});
+  for (auto i : {0u, 1u}) {
+    nodes[i].state = node_state::offered;
+    nodes[i].most_workers = 1;
+  }
+  auto placed = nodes.place(node_state::offered, {});
+  REQUIRE(placed);
+  CHECK(placed->places[0].node != placed->places[1].node);
+  nodes[1].state = nodes[0].state = node_state::open;
+  const auto capacities = nodes.capacities(std::vector{on_node(0, 0)}, start);
+  auto scaling = scaling_config{};
+  CHECK(place_more(scaling, capacities, 5) == std::vector<std::uint32_t>{});
+  nodes[0].most_workers = 3;
+  CHECK(place_more(scaling, nodes.capacities(std::vector{on_node(0, 0)}, start), 5) ==
+        std::vector<std::uint32_t>{0, 0});
+  nodes[0].most_workers = 1;
+  nodes[0].state = nodes[1].state = node_state::offered;
+  nodes.resize_run({3, 3});
+  placed = nodes.place(node_state::offered, {});
+  REQUIRE_FALSE(placed);
+  CHECK(placed.error().message.find("1 slot") != std::string::npos);
+}

@@ -30,6 +30,8 @@ class fake_driver : public run_control::base {
     record<worker_output> output;
     record<node_beat> beats;
     record<node_leaving> leaving;
+    record<node_drained> drained;
+    record<node_resumed> resumed;
     record<run_superseded> superseded;
   };
 
@@ -47,6 +49,8 @@ class fake_driver : public run_control::base {
         [this](const worker_output& message) { all_->output.add(message); },
         [this](const node_beat& message) { all_->beats.add(message); },
         [this](const node_leaving& message) { all_->leaving.add(message); },
+        [this](const node_drained& message) { all_->drained.add(message); },
+        [this](const node_resumed& message) { all_->resumed.add(message); },
         [this](const run_superseded& message) { all_->superseded.add(message); },
     };
   }
@@ -756,6 +760,50 @@ TEST_CASE_FIXTURE(host, "a run that comes to a node that goes is told so") {
   CHECK(leaving[0].run == run);
   CHECK(leaving[0].grace_ms <= 600'000);
   CHECK(leaving[0].grace_ms > 0);
+}
+
+TEST_CASE_FIXTURE(host,
+                  "a drained node stays, refuses new runs, and tells its drivers; so it does when it is resumed") {
+  REQUIRE(open());
+  REQUIRE(start({0}));
+  CHECK(ask<void>(node, drain_node{600'000}));
+  CHECK(ask<void>(node, drain_node{600'000}));
+  CHECK(heard->drained.wait_for(1) == std::vector{node_drained{run, 600'000}});
+  CHECK(lives(0));
+  const auto refused = ask<node_offer>(node, offer_request{run_id{"4567"}});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::timed_out);
+  CHECK(refused.error().message.find("`troupe resume`") != std::string::npos);
+  // A driver that connects anew has to know.
+  REQUIRE(ask<run_claimed>(node, adopt_run{run, secret, {2, "b"}}, driver, collectives, store));
+  CHECK(heard->drained.wait_for(2).size() == 2);
+  CHECK(ask<void>(node, resume_node{}));
+  CHECK(ask<void>(node, resume_node{}));
+  CHECK(heard->resumed.wait_for(1) == std::vector{node_resumed{run}});
+  CHECK(ask<node_offer>(node, offer_request{run_id{"4567"}}));
+  CHECK(heard->resumed.all().size() == 1);
+}
+
+TEST_CASE_FIXTURE(host, "a node says what it does to its cluster") {
+  record<node_status> said;
+  auto other = spawn_node(system(), {"host-b", "10.0.0.8", {4, 0}, {}, {}, [&](const node_status& x) { said.add(x); }},
+                          processes->factory());
+  CHECK(said.wait_until_any([](const node_status& x) {
+    return x == node_status{member_phase::available, {4, 0}, {}};
+  }));
+  REQUIRE(ask<run_opened>(other, open_run{run, "digits", "/opt/train", "c0ffee", secret, timeout_ms, grace_ms, {}},
+                          driver, collectives, store));
+  start_workers message{run, {}, {{{0}, {}}, {{1}, {}}}, secret};
+  REQUIRE(ask<workers_started>(other, message));
+  CHECK(said.wait_until_any([](const node_status& x) {
+    return x.runs == std::vector<member_run>{{run.value, "digits", 2}};
+  }));
+  CHECK(ask<void>(other, drain_node{1000}));
+  CHECK(said.wait_until_any([](const node_status& x) { return x.phase == member_phase::drained; }));
+  CHECK(ask<void>(other, resume_node{}));
+  CHECK(said.all().back().phase == member_phase::available);
+  caf::anon_send_exit(other, caf::exit_reason::user_shutdown);
+  CHECK(has_ended(other));
 }
 
 TEST_CASE_FIXTURE(host, "a node that ends leaves nobody waiting for its drain") {

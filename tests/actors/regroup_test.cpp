@@ -735,6 +735,26 @@ TEST_CASE("the workers of a node that leaves go when their replacements have com
   CHECK(group.training());
 }
 
+TEST_CASE("the workers of a node that is taken back stay, and replacements that have come are not needed") {
+  auto group = in_loop(4);
+  CHECK(asked_for(group.on_node_leaving(1, true)) == 2);
+  SUBCASE("before any replacement") {
+    CHECK(asked_for(group.on_node_resumed(1)) == 0);
+    CHECK(group.on_drain_timeout().empty());
+  }
+  SUBCASE("with replacements on their way") {
+    group.on_started({{{4}, {4}, 0, 0, 1}, {{5}, {5}, 0, 0, 1}});
+    static_cast<void>(group.on_node_resumed(1));
+    CHECK(group.on_drain_timeout().empty());
+  }
+  SUBCASE("after they have gone") {
+    static_cast<void>(group.on_node_leaving(1, false));
+    static_cast<void>(gather(group, {0, 1, 2, 3}, 8));
+    CHECK(asked_for(group.on_node_resumed(1)) == 2);
+  }
+  CHECK(group.failures().empty());
+}
+
 TEST_CASE("without capacity elsewhere the workers of a node that leaves go at the next boundary") {
   auto group = in_loop(4);
   const auto leaving = group.on_node_leaving(1, false);

@@ -124,6 +124,33 @@ class trainer_fixture : public actor_fixture {
     }
   }
 
+  /// As `open`, on the members of a cluster, of which `list` lists some.
+  void open_cluster(worker_script script, std::vector<std::size_t> listed) {
+    open(script);
+    addresses_ = std::exchange(config.cluster.nodes, {});
+    config.cluster.entry = {"10.0.0.9:4000"};
+    list(listed);
+  }
+
+  /// What the entry node says from now on.
+  void list(const std::vector<std::size_t>& some, const std::function<void(listed_member&)>& change = {}) {
+    auto lock = std::lock_guard{members_->mutex};
+    members_->refusal = {};
+    members_->list.clear();
+    for (auto i : some) {
+      listed_member each;
+      each.what.address = addresses_.at(i);
+      each.what.protocol = protocol_version;
+      if (change)
+        change(each);
+      members_->list.push_back(std::move(each));
+    }
+  }
+  void lose_entry(const error& reason) {
+    auto lock = std::lock_guard{members_->mutex};
+    members_->refusal = reason;
+  }
+
   /// On both nodes.
   void set_script(std::uint32_t worker, worker_script script) {
     for (const auto& node : nodes)
@@ -143,6 +170,12 @@ class trainer_fixture : public actor_fixture {
     trainer_services services;
     services.connect_node = make_connector();
     services.open_control_port = open_control_port;
+    services.list_members = [shown = members_](const cluster_config&) -> expected<std::vector<listed_member>> {
+      auto lock = std::lock_guard{shown->mutex};
+      if (shown->refusal.code != errc::none)
+        return fail(shown->refusal);
+      return shown->list;
+    };
     services.program_path = "/opt/train";
     services.build_id = "c0ffee";
     services.compare_numerics = compare_texts;
@@ -254,9 +287,10 @@ class trainer_fixture : public actor_fixture {
   /// Called in threads that may outlive the fixture, but not its actor system.
   decltype(trainer_services::connect_node) make_connector() {
     std::map<std::string, std::shared_ptr<fake_node_processes>> reachable;
+    const auto& addresses = config.cluster.entry.empty() ? config.cluster.nodes : addresses_;
     for (std::size_t i = 0; i < nodes.size(); ++i)
-      reachable[config.cluster.nodes.at(i)] = nodes[i];
-    auto dead = std::exchange(first_node_is_dead, false) ? config.cluster.nodes.at(0) : std::string{};
+      reachable[addresses.at(i)] = nodes[i];
+    auto dead = std::exchange(first_node_is_dead, false) ? addresses.at(0) : std::string{};
     return [&system = system(), reachable, dead, capacity = capacity, errors = errors_](
                const cluster_config&, const std::string& address) -> expected<std::unique_ptr<connected_node>> {
       {
@@ -272,8 +306,17 @@ class trainer_fixture : public actor_fixture {
     };
   }
 
+  struct cluster_members {
+    std::mutex mutex;
+    std::vector<listed_member> list;
+    error refusal;
+  };
+
   scratch_directory scratch_;
   run_observer observer_;
+  /// Of the nodes of a cluster.
+  std::vector<std::string> addresses_;
+  std::shared_ptr<cluster_members> members_ = std::make_shared<cluster_members>();
   std::shared_ptr<connect_errors> errors_ = std::make_shared<connect_errors>();
 };
 
@@ -1160,6 +1203,118 @@ TEST_CASE_FIXTURE(trainer_fixture, "the workers of a node that goes away are rep
   REQUIRE(result.workers.size() == 3);
   CHECK(result.workers[2].node == "10.0.0.0:4000");
   CHECK(is_said("node 10.0.0.1:4000 is going away"));
+}
+
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "a drained node's workers are replaced elsewhere, and come back to it when it is resumed") {
+  open(worker_script::until_stopped);
+  config.scaling.placement = placement_strategy::spread;
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    CHECK(ask<void>(nodes[1]->node(), drain_node{600'000}));
+    CHECK(is_said("node 10.0.0.1:4000 is drained"));
+    CHECK(is_formed(2));
+    CHECK(ask<void>(nodes[1]->node(), resume_node{}));
+    CHECK(is_said("node 10.0.0.1:4000 takes workers again"));
+    kill(0, 2);
+    CHECK(is_formed(2, 4));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.restarts == 0);
+  CHECK(result.generations.at(0).steps_redone == 0);
+  REQUIRE(result.workers.size() == 4);
+  CHECK(result.workers[2].node == "10.0.0.0:4000");
+  CHECK(result.workers[3].node == "10.0.0.1:4000");
+}
+
+// -- clusters ---------------------------------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(trainer_fixture, "a run begins on the members of a cluster, and grows onto one that comes later") {
+  open_cluster(worker_script::until_stopped, {0});
+  config.scaling.num_workers = {1, 2};
+  config.scaling.resources_per_worker.cpus = 1;
+  capacity = {1, 0};
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    list({0, 1});
+    CHECK(is_said("node 10.0.0.1:4000 has joined"));
+    CHECK(is_formed(2));
+    // An entry node that is lost changes nothing.
+    lose_entry({errc::unreachable, "nobody listens"});
+    CHECK(is_said("no entry node of the cluster answers: the run goes on with the nodes that it knows"));
+    list({0, 1});
+    CHECK(is_said("an entry node of the cluster answers again"));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.failures.empty());
+  REQUIRE(result.workers.size() == 2);
+  CHECK(result.workers[1].node == "10.0.0.1:4000");
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "members of another version, drained and silent ones are not dialled") {
+  open_cluster(worker_script::trains, {});
+  config.scaling.num_workers = {1, 2};
+  std::string why;
+  SUBCASE("another version") {
+    list({0, 1}, [](listed_member& x) {
+      if (x.what.address == "10.0.0.0:4000") {
+        x.what.protocol = protocol_version - 1;
+        x.what.version = "0.9";
+      }
+    });
+    auto result = fit();
+    CHECK(result.status == run_status::completed);
+    CHECK(is_said("node 10.0.0.0:4000 is not used: it speaks version " + std::to_string(protocol_version - 1) +
+                  " of the protocol (Troupe 0.9)"));
+    for (const auto& each : result.workers)
+      CHECK(each.node == "10.0.0.1:4000");
+    return;
+  }
+  SUBCASE("drained") {
+    list({0}, [](listed_member& x) { x.what.phase = member_phase::drained; });
+    why = "`troupe resume 10.0.0.0:4000` takes it back";
+  }
+  SUBCASE("silent") {
+    list({0}, [](listed_member& x) { x.is_silent = true; });
+    why = "it has said nothing for";
+  }
+  SUBCASE("none") {
+    why = "the cluster has no node that the run can use";
+  }
+  config.scaling.num_workers = 1;
+  auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::unsatisfiable);
+  INFO(result.reason.message);
+  CHECK(says(result.reason.message, why));
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "without an entry node a run does not begin; one with a range waits for it") {
+  open_cluster(worker_script::trains, {0});
+  lose_entry({errc::connection_refused, "nobody listens at 10.0.0.9:4000"});
+  SUBCASE("a fixed number of workers") {
+    auto result = fit();
+    CHECK(result.status == run_status::failed);
+    CHECK(result.reason == error{errc::unreachable, "nobody listens at 10.0.0.9:4000"});
+  }
+  SUBCASE("a range") {
+    config.scaling.num_workers = {1, 2};
+    auto result = fit_and_at_once([&](const trainer_actor&) {
+      CHECK(is_said("waits for nodes: nobody listens at 10.0.0.9:4000"));
+      list({0});
+    });
+    CHECK(result.status == run_status::completed);
+  }
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "a member that has just gone does not end a run that can begin without it") {
+  open_cluster(worker_script::trains, {0, 1});
+  set_connect_error("10.0.0.0:4000", {errc::unreachable, "nobody listens"});
+  auto result = fit();
+  INFO(result.reason.message);
+  CHECK(result.status == run_status::completed);
+  for (const auto& each : result.workers)
+    CHECK(each.node == "10.0.0.1:4000");
 }
 
 // -- on request -----------------------------------------------------------------------------------------------------

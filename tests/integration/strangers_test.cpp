@@ -39,6 +39,8 @@ class idle_control : public actors::run_control::base {
         [](const worker_output&) {},
         [](const node_beat&) {},
         [](const node_leaving&) {},
+        [](const node_drained&) {},
+        [](const node_resumed&) {},
         [](const run_superseded&) {},
     };
   }

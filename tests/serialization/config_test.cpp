@@ -29,6 +29,26 @@ const std::vector<mistake>& mistakes() {
          x.cluster.nodes = {"127.0.0.1:4000"};
        },
        "scaling.num_workers is 0", "takes no cluster.nodes"},
+      {"a cluster for a run in the driver's process",
+       [](auto& x) {
+         x.scaling.num_workers = 0;
+         x.cluster.entry = {"127.0.0.1:4000"};
+       },
+       "scaling.num_workers is 0", "cluster.entry"},
+      {"nodes and entry nodes",
+       [](auto& x) {
+         x.cluster.nodes = {"127.0.0.1:4000"};
+         x.cluster.entry = {"127.0.0.1:4001"};
+       },
+       "cluster.nodes and cluster.entry", "--cluster"},
+      {"an entry node without a port", [](auto& x) { x.cluster.entry = {"127.0.0.1:0"}; }, "entry node '127.0.0.1:0'",
+       "the port that its caf-node printed"},
+      {"slots of a node that there is not",
+       [](auto& x) {
+         x.cluster.nodes = {"127.0.0.1:4000"};
+         x.cluster.slots["127.0.0.1:4001"] = 2;
+       },
+       "cluster.slots names 127.0.0.1:4001", "cluster.nodes"},
       {"a rank to debug that no worker has", [](auto& x) { x.run.debug_rank = 1; }, "run.debug_rank is 1",
        "scaling.num_workers"},
       {"a range from more to fewer",
@@ -277,4 +297,35 @@ TEST_CASE("times are read with their units") {
     REQUIRE_FALSE(parsed);
     CHECK(parsed.error().message.find("'" + text + "'") != std::string::npos);
   }
+}
+
+TEST_CASE("a host file names nodes, with slots or without") {
+  cluster_config cluster;
+  cluster.nodes = {"old:1"};
+  REQUIRE(take_host_file(cluster, "hosts",
+                         "# a comment\n\n  10.0.0.7 slots=4 # four\r\nnode-b:5000\nnode-c\tslots=1\n[::1]:4000"));
+  CHECK(cluster.nodes == std::vector<std::string>{"10.0.0.7:4000", "node-b:5000", "node-c:4000", "[::1]:4000"});
+  CHECK(cluster.slots == std::map<std::string, std::uint32_t>{{"10.0.0.7:4000", 4}, {"node-c:4000", 1}});
+}
+
+TEST_CASE("a line of a host file that says something else is named") {
+  const auto refusal = [](const std::string& text) {
+    cluster_config cluster;
+    auto taken = take_host_file(cluster, "my.hosts", text);
+    REQUIRE_FALSE(taken);
+    CHECK(taken.error().code == errc::invalid_argument);
+    return taken.error().message;
+  };
+  for (const auto* rest :
+       {"slots", "slots=", "slots=0", "slots=-1", "slots=2x", "slots=99999999999", "max-slots=2", "4"}) {
+    const auto text = refusal(std::string{"a:1\n\nb "} + rest + "\n");
+    INFO(text);
+    CHECK(text.starts_with("my.hosts:3: "));
+    CHECK(text.find("slots=N") != std::string::npos);
+  }
+  CHECK(refusal("a:b").starts_with("my.hosts:1: "));
+  CHECK(refusal("::1 slots=2").starts_with("my.hosts:1: "));
+  CHECK(refusal("a\na:4000\n").find("my.hosts:2: node 'a:4000' is listed more than once") == 0);
+  for (const auto* nothing : {"", "\n\n", "# nobody\n"})
+    CHECK(refusal(nothing).find("names no host") != std::string::npos);
 }

@@ -309,6 +309,8 @@ void for_each_message(Visitor visit) {
   visit("node_beat",
         node_beat{sample_run, {sample_beat()}, {{{5}, "its process is held by a debugger", silence_kind::debugged}}});
   visit("node_leaving", node_leaving{sample_run, 30'000});
+  visit("node_drained", node_drained{sample_run, 30'000});
+  visit("node_resumed", node_resumed{sample_run});
   visit("generation_record", sample_generation());
   visit("resize_request", resize_request{3});
   visit("pause_request", pause_request{});

@@ -1,6 +1,7 @@
 #include "certs.hpp"
 #include "checkpoint.hpp"
 #include "checkpoint/commands.hpp"
+#include "nodes.hpp"
 #include "run.hpp"
 
 #include <command_line.hpp>
@@ -9,12 +10,13 @@
 #include <exception>
 
 int main(int argc, char** argv) {
-  CLI::App app{"Manages the keys, checkpoints and runs of Troupe.", "troupe"};
+  CLI::App app{"Manages the keys, nodes, checkpoints and runs of Troupe.", "troupe"};
   app.set_version_flag("--version", "troupe " TROUPE_VERSION);
   troupe::tool::command chosen;
   troupe::tool::add_certs(app, chosen);
   troupe::tool::add_checkpoint(app, chosen);
   troupe::tool::add_run(app, chosen);
+  troupe::tool::add_nodes(app, chosen);
   if (auto code = troupe::apps::parse_command_line(app, argc, argv))
     return *code;
   if (!chosen) {

@@ -29,7 +29,7 @@ run_actions run_attempt::on_node_leaving(std::uint32_t node, bool capacity_elsew
   workers_.keep_needed(course_.workers);
   if (capacity_elsewhere && config_.failure.replace_lost) {
     // The workers leave when their replacements have joined, or at the drain timeout.
-    actions.push_back({warn{}, "a node is going away: its workers are replaced"});
+    actions.push_back({warn{}, "a node takes no more workers: those that it has are replaced"});
     append(actions, replace_missing());
   } else {
     // If no worker stays, the run is saved in a checkpoint and waits for capacity.
@@ -38,6 +38,17 @@ run_actions run_attempt::on_node_leaving(std::uint32_t node, bool capacity_elsew
   // Members may have waited for one of these joiners.
   append(actions, form_when_all_have_reported());
   return actions;
+}
+
+run_actions run_attempt::on_node_resumed(std::uint32_t node) {
+  auto stays = false;
+  for (auto& [id, who] : workers_)
+    if (who.place.node == node && who.leaves == departure::with_node) {
+      who.leaves = departure::none;
+      stays = true;
+    }
+  // Replacements that have come meanwhile may be too many.
+  return stays ? resize() : on_capacity();
 }
 
 /// Has all members leave at a boundary behind a checkpoint: the barrier there has agreed on both commands.

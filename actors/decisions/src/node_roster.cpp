@@ -28,10 +28,10 @@ bool node_roster::awaits_answers() const {
 std::vector<std::uint32_t> node_roster::to_try(known_node::clock::time_point now) const {
   std::vector<std::uint32_t> result;
   for (std::uint32_t i = 0; i < size(); ++i) {
-    const auto& [address, offer, state, tried, health] = nodes_[i];
-    const auto is_cut = state == node_state::cut;
-    if (now - tried > (is_cut ? how_.reconnect_every : how_.try_every) &&
-        (is_cut || state == node_state::away || state == node_state::fenced))
+    const auto& node = nodes_[i];
+    const auto is_cut = node.state == node_state::cut;
+    const auto is_gone = node.state == node_state::away || node.state == node_state::fenced;
+    if (now - node.tried > (is_cut ? how_.reconnect_every : how_.try_every) && (is_cut || (is_gone && node.is_wanted)))
       result.push_back(i);
   }
   return result;
@@ -59,9 +59,12 @@ expected<placement_decision> node_roster::place(node_state state, worker_id firs
   if (indices.empty() && !is_empty)
     return fail(no_labels());
   std::vector<node_offer> offers;
-  for (auto i : indices)
+  std::vector<std::uint32_t> most;
+  for (auto i : indices) {
     offers.push_back(nodes_[i].offer);
-  auto decision = place_workers(how_.scaling, offers);
+    most.push_back(nodes_[i].most_workers);
+  }
+  auto decision = place_workers(how_.scaling, offers, most);
   if (decision)
     for (auto& place : decision->places) {
       place.node = indices[place.node];
@@ -93,7 +96,7 @@ std::vector<node_capacity> node_roster::capacities(std::span<const worker_place>
   for (const auto& node : nodes_)
     result.push_back({node.offer.free, 0,
                       node.state == node_state::open && node.health.takes_workers() && has_labels(node),
-                      node.health.most_more(now)});
+                      node.health.most_more(now), node.most_workers});
   for (const auto& place : occupied)
     ++result[place.node].workers;
   for (std::uint32_t i = 0; i < size(); ++i)

@@ -14,15 +14,22 @@ namespace troupe::actors {
 
 namespace {
 
-error unsatisfiable(const scaling_config& request, std::span<const node_offer> offers) {
+std::uint32_t limit_of(std::span<const std::uint32_t> most, std::size_t node) {
+  return most.empty() ? std::numeric_limits<std::uint32_t>::max() : most[node];
+}
+
+error unsatisfiable(const scaling_config& request, std::span<const node_offer> offers,
+                    std::span<const std::uint32_t> most) {
   const auto each = resources_of_worker(request);
   resources total;
   auto fitting = 0.0;
   auto list = std::string{};
-  for (const auto& offer : offers) {
+  for (std::size_t i = 0; i < offers.size(); ++i) {
+    const auto& offer = offers[i];
     total = sum(total, offer.free);
-    fitting += count_fitting(each, offer.free);
-    list += fmt::format("{}{}: {}", list.empty() ? "" : ", ", offer.address, describe_kinds(offer.free, each));
+    fitting += std::min(count_fitting(each, offer.free), limit_of(most, i));
+    list += fmt::format("{}{}: {}{}", list.empty() ? "" : ", ", offer.address, describe_kinds(offer.free, each),
+                        most.empty() ? "" : ", at most " + plural(limit_of(most, i), "worker"));
   }
   const auto least = request.num_workers.min;
   const auto needed = resources_of(each, least);
@@ -40,6 +47,8 @@ error unsatisfiable(const scaling_config& request, std::span<const node_offer> o
   if (request.placement == placement_strategy::strict_pack && fitting >= least)
     return {errc::unsatisfiable,
             fmt::format("{} are to be on one node (strict_pack), and none has capacity for all {}", workers, nodes)};
+  if (is_nothing(each))
+    return {errc::unsatisfiable, fmt::format("{} do not fit into the slots of the nodes {}", workers, nodes)};
   return {errc::unsatisfiable,
           fmt::format("{} with {} {} {}; the nodes offer {} {}", workers, describe(each),
                       least == 1 ? "needs" : "each need", describe(needed), describe_kinds(total, each), nodes)};
@@ -56,7 +65,7 @@ limits limits_of(const scaling_config& request, std::span<const node_capacity> n
   limits result;
   const auto each = resources_of_worker(request);
   for (const auto& node : nodes) {
-    auto hard = node.usable ? count_fitting(each, node.capacity) : 0;
+    auto hard = node.usable ? std::min(count_fitting(each, node.capacity), node.most) : 0;
     if (request.placement == placement_strategy::strict_spread)
       hard = std::min(hard, 1u);
     result.hard.push_back(hard);
@@ -151,17 +160,18 @@ std::uint32_t distribute(const scaling_config& request, std::span<const node_cap
 
 } // namespace
 
-expected<placement_decision> place_workers(const scaling_config& request, std::span<const node_offer> offers) {
+expected<placement_decision> place_workers(const scaling_config& request, std::span<const node_offer> offers,
+                                           std::span<const std::uint32_t> most) {
   if (offers.empty())
     return fail(errc::unsatisfiable, "no node to place workers on");
   std::vector<node_capacity> nodes;
-  for (const auto& offer : offers)
-    nodes.push_back({offer.free, 0, true});
+  for (std::size_t i = 0; i < offers.size(); ++i)
+    nodes.push_back({.capacity = offers[i].free, .most = limit_of(most, i)});
   auto counts = std::vector<std::uint32_t>(offers.size());
   auto wanted = request.num_workers.max;
   auto left = distribute(request, nodes, wanted, counts);
   if (wanted - left < request.num_workers.min)
-    return fail(unsatisfiable(request, offers));
+    return fail(unsatisfiable(request, offers, most));
   placement_decision result;
   auto rank = std::uint32_t{0};
   for (std::uint32_t node = 0; node < counts.size(); ++node) {

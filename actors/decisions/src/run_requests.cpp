@@ -22,6 +22,10 @@ run_actions run_coordinator::on_drain_timeout() {
   return goes_on() ? attempt_.on_drain_timeout() : run_actions{};
 }
 
+run_actions run_coordinator::on_node_resumed(std::uint32_t node) {
+  return goes_on() ? end_or_restart_if_stuck(attempt_.on_node_resumed(node)) : run_actions{};
+}
+
 run_actions run_coordinator::on_resize(std::uint32_t workers_wanted) {
   if ((!goes_on() && !starting()) || workers_wanted == 0)
     return {};

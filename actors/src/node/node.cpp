@@ -76,6 +76,8 @@ class node_state : public orderly_end<node_interface::base> {
         [this](const kill_worker& request) { return kill(request); },
         [this](const worker_beat& beat) { take_beat(beat); },
         [this](const drain_request& request) { return drain(request); },
+        [this](const drain_node& request) { take_no_workers(std::chrono::milliseconds{request.patience_ms}); },
+        [this](const resume_node&) { take_workers(); },
         [this](const end_run& request) { return end(request); },
         [this](const join_request& request) { return challenge(request); },
         [this](const join_proof& proof, const driver_follower& worker) { return admit(proof, worker); },
@@ -116,6 +118,8 @@ class node_state : public orderly_end<node_interface::base> {
                      fmt::format("this caf-node speaks version {} of the protocol, the driver version {}: install the "
                                  "same Troupe on all hosts",
                                  protocol_version, request.protocol)});
+    if (drained_)
+      return to_caf({errc::timed_out, "it is drained, and takes no workers until `troupe resume`"});
     return resources_.offer(request, runs_.find_orphan(request.predecessor), clock::now());
   }
 
@@ -178,6 +182,8 @@ class node_state : public orderly_end<node_interface::base> {
       send(follower, driver.control, driver.collectives, driver.store);
     if (draining_)
       send(driver.control, node_leaving{run.what.run, draining_->grace_left(clock::now())});
+    else if (drained_)
+      send(driver.control, node_drained{run.what.run, static_cast<std::uint64_t>(drained_->count())});
   }
 
   /// The driver with this claim has the run, unless there is a greater one.
@@ -327,6 +333,7 @@ class node_state : public orderly_end<node_interface::base> {
 
   /// Reports to the drivers, and looks for silent workers.
   void beat() {
+    report_status();
     for (auto& [id, run] : runs_) {
       report_stuck_workers(run);
       if (run.ending)
@@ -344,7 +351,7 @@ class node_state : public orderly_end<node_interface::base> {
   [[nodiscard]] node_figures figures() {
     auto result = totals_;
     result.offered = config_.capacity;
-    result.used_gpus = devices_.size() - devices_.open_to(run_id{});
+    result.used_gpus = resources_.used_gpus();
     result.is_draining = draining_.has_value();
     for (const auto& [id, run] : runs_) {
       node_figures::run here{run.what.run_name, {}, static_cast<std::uint32_t>(run.watch.silent()), !run.alone_since};
@@ -412,6 +419,37 @@ class node_state : public orderly_end<node_interface::base> {
     draining_->add(promise);
     answer_if_drained();
     return promise;
+  }
+
+  /// Unlike `drain`, the node stays.
+  void take_no_workers(std::chrono::milliseconds patience) {
+    if (std::exchange(drained_, patience) != patience)
+      for (auto& [id, run] : runs_)
+        send(run.driver.control, node_drained{id, static_cast<std::uint64_t>(patience.count())});
+    report_status();
+  }
+
+  void take_workers() {
+    if (std::exchange(drained_, std::nullopt))
+      for (auto& [id, run] : runs_)
+        send(run.driver.control, node_resumed{id});
+    report_status();
+  }
+
+  void report_status() {
+    if (!config_.on_status)
+      return;
+    auto now = node_status{draining_  ? member_phase::leaving
+                           : drained_ ? member_phase::drained
+                                      : member_phase::available,
+                           resources_.free(clock::now()),
+                           {}};
+    for (const auto& [id, run] : runs_)
+      now.runs.push_back({id.value, run.what.run_name, static_cast<std::uint32_t>(run.workers.unreported().size())});
+    if (reported_ == now)
+      return;
+    config_.on_status(now);
+    reported_ = std::move(now);
   }
 
   void answer_if_drained() {
@@ -540,6 +578,9 @@ class node_state : public orderly_end<node_interface::base> {
   std::optional<draining> draining_;
   /// Only what is counted since the start.
   node_figures totals_;
+  /// Set while the node takes no workers although it stays: how long they may wait for replacements.
+  std::optional<std::chrono::milliseconds> drained_;
+  std::optional<node_status> reported_;
 };
 
 } // namespace

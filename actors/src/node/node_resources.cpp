@@ -23,11 +23,17 @@ node_offer node_resources::offer(const offer_request& request, const hosted_run*
   const auto& run = before == nullptr ? request.run : before->what.run;
   auto ticket = request.waits ? request.waits->ticket : lease_table::youngest(run);
   ticket.run = run;
-  auto free = leases_.open_to(ticket, now);
-  free.gpus = std::min(free.gpus, static_cast<double>(devices_.open_to(run)));
+  auto open = leases_.open_to(ticket, now);
+  open.gpus = std::min(open.gpus, static_cast<double>(devices_.open_to(run)));
   return {host_,           address_,           static_cast<std::uint32_t>(::getpid()),
           std::move(free), leases_.capacity(), leases_.describe_holders(ticket, leases_.capacity(), now),
           labels_};
+}
+
+resources node_resources::free(time now) const {
+  auto result = leases_.open_to(lease_table::youngest({}), now);
+  result.gpus = std::min(result.gpus, static_cast<double>(devices_.open_to({})));
+  return result;
 }
 
 expected<void> node_resources::lease(const lease_request& request, const hosted_run* before, time now) {

@@ -8,6 +8,7 @@
 #include <troupe/error.hpp>
 #include <troupe/messages/node.hpp>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -24,6 +25,10 @@ class node_resources {
   /// What the run could have, and who has the rest. `before` is the run whose resources count as this one's, or null.
   [[nodiscard]] node_offer offer(const offer_request& request, const hosted_run* before, time now);
   [[nodiscard]] expected<void> lease(const lease_request& request, const hosted_run* before, time now);
+
+  /// What no run has.
+  [[nodiscard]] resources free(time now) const;
+  [[nodiscard]] std::uint32_t used_gpus() const { return devices_.size() - devices_.open_to({}); }
 
   void open(const hosted_run& run) { leases_.open(run.what.run, run.what.run_name); }
   /// What to start for the workers of this request. Fails with `errc::busy` or `errc::unsatisfiable` if there are not

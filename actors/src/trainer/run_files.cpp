@@ -363,7 +363,7 @@ class run_files_state : public orderly_end<run_files::base> {
   [[nodiscard]] std::string receive_parts() {
     const auto sync = what_.config.checkpoint.sync;
     const auto is_wanted =
-        sync == checkpoint_sync::stream || (sync == checkpoint_sync::automatic && !what_.config.cluster.nodes.empty());
+        sync == checkpoint_sync::stream || (sync == checkpoint_sync::automatic && !what_.config.cluster.is_embedded());
     if (!is_wanted || !what_.services.receive_parts)
       return {};
     auto opened = what_.services.receive_parts(what_.run, what_.secret, directory_->checkpoints());

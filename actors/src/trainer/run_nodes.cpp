@@ -48,15 +48,39 @@ run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_conf
              }),
       roster_({config.scaling, may_carry_gradients(config, services), dial_interval, reconnect_interval}),
       monitor_(config.failure.heartbeat_timeout) {
-  auto addresses = config.cluster.nodes;
-  if (addresses.empty())
-    addresses.emplace_back();
-  for (auto& address : addresses) {
-    roster_.add(std::move(address));
-    links_.add();
-    part_addresses_.emplace_back();
-    mail_.emplace_back();
+  if (config.cluster.is_embedded())
+    add({});
+  for (const auto& address : config.cluster.nodes) {
+    const auto node = add(address);
+    if (const auto slots = config.cluster.slots.find(address); slots != config.cluster.slots.end())
+      roster_[node].most_workers = slots->second;
   }
+}
+
+std::uint32_t run_nodes::add(std::string address) {
+  roster_.add(std::move(address));
+  links_.add();
+  part_addresses_.emplace_back();
+  mail_.emplace_back();
+  return roster_.size() - 1;
+}
+
+void run_nodes::take_members(const std::vector<listed_member>& members) {
+  for (const auto& each : members) {
+    const auto is_usable = why_unusable(each).empty();
+    const auto known = roster_.find(each.what.address);
+    if (known)
+      roster_[*known].is_wanted = is_usable;
+    else if (is_usable)
+      dial(add(each.what.address));
+  }
+}
+
+bool run_nodes::stay(std::uint32_t node) {
+  if (roster_[node].state != node_state::leaving)
+    return false;
+  roster_[node].state = node_state::open;
+  return true;
 }
 
 void run_nodes::dial_all() {
@@ -143,6 +167,7 @@ void run_nodes::ask_for_offer(std::uint32_t node) {
           [this, node, link = links_.number_of(node)](node_offer& offer) {
             if (link != links_.number_of(node) || roster_[node].state != node_state::asked)
               return;
+            complaints_.erase(node);
             roster_[node].offer = std::move(offer);
             roster_[node].state = node_state::offered;
             opening_ ? open_on(node) : events_->on_node_answered();
@@ -248,7 +273,9 @@ void run_nodes::fail(std::uint32_t node, std::uint64_t link, const caf::error& r
     return;
   state = is_late ? node_state::away : node_state::refused;
   roster_[node].tried = clock::now();
-  events_->notify(severity::warning, text + (is_late ? "; it is asked again" : "; it gets no workers"));
+  // A node that is drained may be asked for hours.
+  if (auto& last = complaints_[node]; std::exchange(last, text) != text)
+    events_->notify(severity::warning, text + (is_late ? "; it is asked again" : "; it gets no workers"));
 }
 
 std::optional<std::uint32_t> run_nodes::on_beat(const caf::strong_actor_ptr& sender, clock::time_point now) {

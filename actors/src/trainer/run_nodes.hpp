@@ -71,6 +71,11 @@ class run_nodes {
 
   /// The run that was in this run's directory before. Nodes that still have it, without a driver, end it.
   void set_predecessor(std::optional<run_proof> run) { predecessor_ = std::move(run); }
+  /// Adds a node, which is not dialled yet. Returns its index.
+  std::uint32_t add(std::string address);
+  /// The members of the run's cluster: dials those that are new. Members that are of no use now are not dialled any
+  /// more until they are.
+  void take_members(const std::vector<listed_member>& members);
   /// Dials all nodes of the configuration, or hosts one in this process if it names none.
   void dial_all();
   /// As `dial_all`, for nodes that may have workers of the run from an earlier driver. Asks them which workers live,
@@ -107,6 +112,8 @@ class run_nodes {
 
   /// Stops using a node that is going away.
   void leave(std::uint32_t node) { roster_[node].state = node_state::leaving; }
+  /// Uses a node again that was to go away. False if it was not.
+  [[nodiscard]] bool stay(std::uint32_t node);
 
   /// Starts workers on a node; `on_failure` is called if it could not.
   void start(std::uint32_t node, start_workers message, std::function<void(error)> on_failure);
@@ -169,6 +176,8 @@ class run_nodes {
   /// Nodes that may have workers of another driver and have not yet reported them.
   std::set<std::uint32_t> inherited_;
   std::vector<std::string> part_addresses_;
+  /// What users were told last about requests that have failed, by node.
+  std::map<std::uint32_t, std::string> complaints_;
 };
 
 } // namespace troupe::actors

@@ -16,6 +16,8 @@ void trainer_state::place_first() {
   auto* waiting = std::get_if<trainer_phase::gathering>(&phase_);
   if (waiting == nullptr || nodes_->roster().awaits_answers())
     return;
+  if (members_ && !members_->knows_members() && members_->problem().empty())
+    return;
   if (waiting->ask_again) {
     if (clock::now() >= *waiting->ask_again) {
       waiting->ask_again.reset();
@@ -24,12 +26,14 @@ void trainer_state::place_first() {
     return;
   }
   auto decision = nodes_->roster().place(node_state::offered, record_.next_worker());
+  if (!decision && nodes_->roster().in_state(node_state::offered).empty() && members_)
+    decision = fail(no_members());
   const auto all_are_there = nodes_->roster().in_state(node_state::away).empty();
   const auto waited = record_.age(clock::now());
   if (!decision) {
     if (auto holders = nodes_->roster().busy_with())
       return wait_for_resources(*waiting, {errc::busy, "other runs have what this one needs: " + *holders});
-    if (!wanted_workers_.is_elastic() || all_are_there || waited > config_.scaling.wait_for_workers)
+    if (!wanted_workers_.is_elastic() || (all_are_there && !members_) || waited > config_.scaling.wait_for_workers)
       return conclude_run(run_status::failed, std::move(decision.error()));
     record_.goodput().enter(run_activity::awaiting_capacity, clock::now());
     return announce(waiting->announced, "waits for nodes: " + decision.error().message);
@@ -233,7 +237,8 @@ bool trainer_state::needs_node(std::uint32_t node, bool is_late) const {
     return false;
   if (nodes_->roster()[node].address.empty() || layout_.uses_node(node))
     return true;
-  return is<trainer_phase::gathering>() && !(is_late && wanted_workers_.is_elastic());
+  // A cluster's list may have a node that has just gone.
+  return is<trainer_phase::gathering>() && !members_ && !(is_late && wanted_workers_.is_elastic());
 }
 
 void trainer_state::node_leaves(const node_leaving& message) {
@@ -242,13 +247,69 @@ void trainer_state::node_leaves(const node_leaving& message) {
     return;
   notify(severity::warning,
          fmt::format("node {} is going away in {} s", nodes_->name_of(*node), message.grace_ms / 1000));
-  after(std::chrono::milliseconds{message.grace_ms / 2}, [this] { act(coordinator_->on_drain_timeout()); });
+  leave_node(*node, std::chrono::milliseconds{message.grace_ms / 2});
+}
+
+void trainer_state::node_drains(const node_drained& message) {
+  auto node = nodes_ ? nodes_->find(current_sender()) : std::nullopt;
+  if (!node || !is_of_run(message.run))
+    return;
+  const auto name = nodes_->name_of(*node);
+  if (coordinator_->has_own_loop()) {
+    // A worker of a custom loop cannot be replaced, and the node does not go away.
+    nodes_->leave(*node);
+    return notify(severity::warning, fmt::format("node {} is drained: its workers stay until the run ends, because no "
+                                                 "worker can leave a custom loop; it gets no others",
+                                                 name));
+  }
+  notify(severity::warning, fmt::format("node {} is drained: it gets no more workers", name));
+  leave_node(*node, std::chrono::milliseconds{message.patience_ms});
+}
+
+void trainer_state::node_resumes(const node_resumed& message) {
+  auto node = nodes_ ? nodes_->find(current_sender()) : std::nullopt;
+  if (!node || !is_of_run(message.run))
+    return;
+  if (auto* opening = std::get_if<trainer_phase::opening>(&phase_))
+    opening->leaving.erase(*node);
+  if (auto* running = std::get_if<trainer_phase::running>(&phase_))
+    running->leaving.erase(*node);
+  if (!nodes_->stay(*node))
+    return;
+  notify(severity::note, fmt::format("node {} takes workers again", nodes_->name_of(*node)));
+  if (is<trainer_phase::running>())
+    act(coordinator_->on_node_resumed(*node));
+  else if (has_begun())
+    place_again();
+}
+
+void trainer_state::leave_node(std::uint32_t node, std::chrono::milliseconds patience) {
+  after(patience, [this] { act(coordinator_->on_drain_timeout()); });
   if (auto* opening = std::get_if<trainer_phase::opening>(&phase_); opening != nullptr) {
-    opening->leaving.insert(*node);
+    opening->leaving.insert(node);
     return;
   }
-  nodes_->leave(*node);
-  act_on_leaving(*node);
+  nodes_->leave(node);
+  act_on_leaving(node);
+}
+
+void trainer_state::take_members(const members_listed& answer) {
+  if (is_concluding() || !members_)
+    return;
+  for (auto& notice : members_->take(answer))
+    notify(severity::warning, std::move(notice));
+  if (answer.reason.code == errc::none)
+    nodes_->take_members(answer.members);
+  place_first();
+}
+
+error trainer_state::no_members() const {
+  if (!members_->knows_members())
+    return {errc::unreachable, members_->problem()};
+  return {errc::unsatisfiable,
+          fmt::format("the cluster has no node that the run can use{}{}: start caf-nodes that join "
+                      "it; `troupe nodes` lists those that it has",
+                      members_->problem().empty() ? "" : "; ", members_->problem())};
 }
 
 void trainer_state::act_on_leaving(std::uint32_t node) {

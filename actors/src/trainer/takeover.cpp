@@ -31,7 +31,7 @@ constexpr auto closing_time = 500ms;
 
 /// Only workers on caf-nodes with a driver grace period outlive the driver, so only such runs keep a journal.
 bool trainer_state::keeps_journal() const {
-  return !config_.cluster.nodes.empty() && config_.failure.driver_grace > 0ms;
+  return !config_.cluster.is_embedded() && config_.failure.driver_grace > 0ms;
 }
 
 // -- taking over ------------------------------------------------------------------------------------------------------
@@ -72,7 +72,10 @@ void trainer_state::claim_workers(directory_taken_over& found) {
   std::map<std::uint32_t, node_offer> offers;
   std::erase_if(journal.state.members, [&](formed_member& x) {
     const auto& node = journal.nodes[x.place.node];
-    const auto index = nodes_->roster().find(node.address);
+    auto index = nodes_->roster().find(node.address);
+    // The cluster's list may come too late, and need not have a node whose workers live.
+    if (!index && has_cluster() && !node.address.empty())
+      index = nodes_->add(node.address);
     if (!index) {
       notify(severity::warning,
              fmt::format("worker {} is on node {}, which is not among the nodes any more: the run goes on without it",

@@ -67,6 +67,8 @@ trainer_state::behavior_type trainer_state::make_behavior() {
       [this](worker_output& output) { return show(std::move(output)); },
       [this](const node_beat& beat) { take_beat(beat); },
       [this](const node_leaving& message) { node_leaves(message); },
+      [this](const node_drained& message) { node_drains(message); },
+      [this](const node_resumed& message) { node_resumes(message); },
       [this](const run_superseded& message) {
         if (message.run == record_.run())
           on_superseded();
@@ -80,6 +82,7 @@ trainer_state::behavior_type trainer_state::make_behavior() {
         if (!is_concluding())
           nodes_->on_dialled(message);
       },
+      [this](const members_listed& answer) { take_members(answer); },
       [this](const file_notice& notice) { notify(notice.how, notice.text); },
       [this](const condition_question&) { return condition(); },
   };
@@ -123,7 +126,9 @@ caf::result<run_result> trainer_state::fit() {
     return answer;
   }
   reported_.goodput = clock::now();
-  config_.cluster.nodes.empty() ? gather() : look_for_run();
+  if (!config_.cluster.entry.empty() && services_.list_members)
+    members_.emplace(*this, [list = services_.list_members, cluster = config_.cluster] { return list(cluster); });
+  config_.cluster.is_embedded() ? gather() : look_for_run();
   tick();
   if (const auto limit = config_.run.time_limit; limit.count() > 0)
     after(limit, [this] { stop_in_time(); });
@@ -200,8 +205,11 @@ void trainer_state::tick() {
   if (is_concluding())
     return;
   // Before that, the set of nodes is unknown.
-  if (!is<trainer_phase::looking>())
+  if (!is<trainer_phase::looking>()) {
     nodes_->on_tick(now);
+    if (members_)
+      members_->on_tick(now);
+  }
   place_first();
   decide_takeover();
   end_cuts(now);

@@ -3,6 +3,7 @@
 #include "orderly_end.hpp"
 #include "trainer/control_journal.hpp"
 #include "trainer/interface.hpp"
+#include "trainer/member_watch.hpp"
 #include "trainer/run_audience.hpp"
 #include "trainer/run_events.hpp"
 #include "trainer/run_files.hpp"
@@ -248,7 +249,17 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void on_node_missing(error reason) override { conclude_run(run_status::failed, std::move(reason)); }
   [[nodiscard]] bool needs_node(std::uint32_t node, bool is_late) const override;
   void node_leaves(const node_leaving& message);
+  void node_drains(const node_drained& message);
+  void node_resumes(const node_resumed& message);
+  /// Its workers are to go within this time, with or without replacements.
+  void leave_node(std::uint32_t node, std::chrono::milliseconds patience);
   void act_on_leaving(std::uint32_t node);
+  /// The cluster's members, or why they are not known.
+  void take_members(const members_listed& answer);
+  /// Whether the run's nodes are the members of a cluster.
+  [[nodiscard]] bool has_cluster() const noexcept { return members_.has_value(); }
+  /// Why a run has no nodes.
+  [[nodiscard]] error no_members() const;
   [[nodiscard]] std::vector<node_capacity> capacities() const;
   /// Begins if enough nodes have made an offer.
   void place_first();
@@ -344,6 +355,8 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   run_audience audience_;
   run_record record_;
   std::optional<run_nodes> nodes_;
+  /// Of a run whose nodes are the members of a cluster.
+  std::optional<member_watch> members_;
   run_workers workers_;
   /// The actors of this run, besides its nodes and workers.
   struct {

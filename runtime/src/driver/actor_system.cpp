@@ -14,6 +14,7 @@
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/runtime/keys.hpp>
 #include <troupe/runtime/mirror.hpp>
+#include <troupe/runtime/members.hpp>
 #include <troupe/runtime/node_host.hpp>
 #include <troupe/runtime/program.hpp>
 
@@ -117,6 +118,12 @@ expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system
     TROUPE_TRY(auto loopback, runtime::loopback_keys(key_directory(cluster)));
     keys = std::move(loopback);
   }
+  // A member of the cluster of an entry node on this machine may be elsewhere.
+  if (keys && keys->scope == runtime::key_scope::loopback && !address.empty() && !runtime::is_loopback(where->host)) {
+    TROUPE_TRY(auto files, runtime::cluster_keys(key_directory(cluster), runtime::local_host_name(),
+                                                 runtime::certificate_role::driver));
+    keys = std::move(files);
+  }
   if (address.empty())
     return embedded_node::start(system, keys, program, in_process);
   if (in_process)
@@ -145,9 +152,10 @@ void print_output(rank_id rank, const std::string& line) {
 /// A host that is not this machine needs the cluster's keys; this machine has keys of its own.
 expected<tls_files> find_keys(const cluster_config& cluster) {
   const auto directory = key_directory(cluster);
-  for (const auto& text : cluster.nodes)
-    if (auto where = parse_endpoint(text); where && !runtime::is_loopback(where->host))
-      return runtime::cluster_keys(directory, runtime::local_host_name(), runtime::certificate_role::driver);
+  for (const auto* addresses : {&cluster.nodes, &cluster.entry})
+    for (const auto& text : *addresses)
+      if (auto where = parse_endpoint(text); where && !runtime::is_loopback(where->host))
+        return runtime::cluster_keys(directory, runtime::local_host_name(), runtime::certificate_role::driver);
   return runtime::loopback_keys(directory);
 }
 
@@ -164,7 +172,7 @@ void init_meta_objects() {
 
 expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster) {
   // The node is the driver's own, and so are its workers.
-  if (cluster.nodes.empty())
+  if (cluster.is_embedded())
     runtime::keep_silent_connections(config);
   if (cluster.insecure) {
     std::fputs("warning: connections are insecure: whoever reaches a port of this run can run code as its owner\n",
@@ -202,6 +210,9 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
   services.connect_node = [&system, path = program.path, in_process](const cluster_config& cluster,
                                                                      const std::string& address) {
     return connect_node(system, cluster, address, path, in_process);
+  };
+  services.list_members = [](const cluster_config& cluster) {
+    return runtime::list_members(cluster.entry, {cluster.keys, cluster.insecure, cluster.connect_timeout});
   };
   services.receive_parts = [is_encrypted = runtime::is_secure(system), ports = config.cluster.ports](
                                const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {

@@ -4,6 +4,7 @@
 #include "net/byte_channel.hpp"
 #include "net/deadline_timer.hpp"
 #include "net/key_source.hpp"
+#include "net/member_session.hpp"
 
 #include <caf/intrusive_ptr.hpp>
 #include <caf/io/network/default_multiplexer.hpp>
@@ -12,6 +13,7 @@
 #include <caf/io/receive_policy.hpp>
 #include <caf/io/scribe.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -32,8 +34,9 @@ class basp_stream : public caf::io::network::event_handler {
               caf::io::network::stream_manager& owner)
       : caf::io::network::event_handler(multiplexer, fd), channel_(std::move(channel)), guard_(side), owner_(owner) {}
 
-  /// Performs the server's side of the handshake, if there is one. Calls `accepted` after it has succeeded, and
-  /// `on_first_data_or_end` when the first message after it has arrived or the connection has ended; each at most once.
+  /// Performs the server's side of the handshake; without TLS, waits until the peer has sent something. Calls
+  /// `accepted` after it has succeeded, and `on_first_data_or_end` when the first message after it has arrived or the
+  /// connection has ended; each at most once.
   void accept(std::function<void()> accepted, std::function<void()> on_first_data_or_end);
   /// Starts to pass received data to the owner.
   void start();
@@ -46,6 +49,9 @@ class basp_stream : public caf::io::network::event_handler {
 
   /// Null without TLS, or before the peer has sent data.
   [[nodiscard]] const tls_session* session() const noexcept { return channel_.session(); }
+
+  /// What the peer speaks, once it is accepted.
+  [[nodiscard]] tls_protocol protocol() const noexcept { return channel_.protocol(); }
 
   caf::byte_buffer& wr_buf() noexcept { return next_out_; }
   caf::byte_buffer& rd_buf() noexcept { return in_; }
@@ -123,9 +129,20 @@ class basp_stream : public caf::io::network::event_handler {
   caf::byte_buffer next_out_;
 };
 
-/// The connection as CAF's broker has it.
+/// The first argument of a member function.
+template <class Function>
+struct first_argument;
+template <class Class, class Result, class First, class... Others>
+struct first_argument<Result (Class::*)(First, Others...)> {
+  using type = First;
+};
+
+/// The connection as CAF's broker has it. One about members has no broker: it answers itself (`serve`).
 class basp_scribe : public caf::io::scribe {
  public:
+  /// CAF 0.18 and 1.1 have other names for it.
+  using execution_unit = first_argument<decltype(&caf::io::network::stream_manager::consume)>::type;
+
   /// With keys of a cluster, it ends when the peer's certificate is revoked. Null keys mean unencrypted.
   basp_scribe(caf::io::network::default_multiplexer& multiplexer, int fd, byte_channel channel, basp_side side,
               std::shared_ptr<key_source> keys);
@@ -133,6 +150,11 @@ class basp_scribe : public caf::io::scribe {
   basp_stream& stream() noexcept { return stream_; }
   [[nodiscard]] const basp_stream& stream() const noexcept { return stream_; }
 
+  /// Has questions about members answered until the connection ends, which `ended` reports. `id` is that of the peer.
+  void serve(std::shared_ptr<member_service> service, std::uint64_t id, std::function<void()> ended);
+
+  bool consume(execution_unit unit, const void* bytes, std::size_t size) override;
+  void data_transferred(execution_unit unit, std::size_t written, std::size_t left) override;
   void configure_read(caf::io::receive_policy::config config) override;
   void ack_writes(bool enable) override { stream_.ack_writes(enable); }
   caf::byte_buffer& wr_buf() override { return stream_.wr_buf(); }
@@ -145,13 +167,19 @@ class basp_scribe : public caf::io::scribe {
   void remove_from_loop() override { stream_.pause(); }
 
  private:
-  void watch_revocations();
-  void end_if_revoked();
+  /// Whether the peer's certificate has a name and a role.
+  [[nodiscard]] bool has_names() const;
+  /// Looks at the peer now and then, until the connection ends.
+  void watch_peer(std::function<void()> ended);
+  void look_at_peer();
 
   bool started_ = false;
   basp_stream stream_;
   std::shared_ptr<key_source> keys_;
-  std::optional<deadline_timer> revocations_;
+  std::optional<deadline_timer> watch_;
+  std::optional<member_session> members_;
+  /// When the last question came.
+  std::chrono::steady_clock::time_point heard_;
 };
 
 } // namespace troupe::runtime

@@ -1,5 +1,6 @@
 #include "net/connection.hpp"
 
+#include "net/dialling.hpp"
 #include "net/tls_session.hpp"
 #include "net/tls_transport.hpp"
 
@@ -14,13 +15,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <memory>
 #include <mutex>
-#include <netdb.h>
-#include <poll.h>
 #include <string>
 #include <string_view>
 #include <sys/socket.h>
@@ -40,100 +37,6 @@ constexpr auto cluster_scope = "cluster";
 
 std::string setting(const caf::actor_system& system, std::string_view name) {
   return caf::get_or(system.config(), name, std::string{});
-}
-
-tl::unexpected<error> unreachable(const endpoint& where, std::string_view why, errc code = errc::unreachable) {
-  return fail(code, fmt::format("cannot reach {}: {}; is caf-node running there, and is that the address it printed?",
-                                to_string(where), why));
-}
-
-/// Waits until the socket is ready for `events`. False after `deadline`.
-bool wait_for(int fd, short events, clock::time_point deadline) {
-  for (;;) {
-    auto rest = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
-    auto waiting = pollfd{fd, events, 0};
-    auto ready = ::poll(&waiting, 1, static_cast<int>(std::max<long>(rest, 0)));
-    if (ready > 0)
-      return true;
-    if (ready == 0 || errno != EINTR)
-      return false;
-  }
-}
-
-/// Returns an error code, 0 for success.
-int connect_to(int fd, const addrinfo& address, clock::time_point deadline) {
-  if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0)
-    return 0;
-  if (errno != EINPROGRESS)
-    return errno;
-  if (!wait_for(fd, POLLOUT, deadline))
-    return ETIMEDOUT;
-  auto code = 0;
-  socklen_t size = sizeof(code);
-  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) == 0 ? code : errno;
-}
-
-/// A connected, non-blocking socket.
-expected<unique_fd> dial(const endpoint& where, clock::time_point deadline) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  if (auto code = ::getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &list); code != 0)
-    return fail(errc::unreachable, fmt::format("cannot resolve host '{}': {}", where.host, ::gai_strerror(code)));
-  auto found = std::unique_ptr<addrinfo, void (*)(addrinfo*)>{list, ::freeaddrinfo};
-  auto code = 0;
-  for (auto* each = found.get(); each != nullptr; each = each->ai_next) {
-    auto fd = unique_fd{::socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
-    if (!fd)
-      return fail(system_error("socket"));
-    code = connect_to(fd.get(), *each, deadline);
-    if (code == 0)
-      return fd;
-  }
-  return unreachable(where, std::strerror(code), code == ECONNREFUSED ? errc::connection_refused : errc::unreachable);
-}
-
-/// Repeats a step of the session until it is done, has failed, or `deadline` has passed.
-template <class Step>
-tls_status complete(int fd, clock::time_point deadline, Step step) {
-  for (;;) {
-    auto status = step();
-    if (status != tls_status::wants_read && status != tls_status::wants_write)
-      return status;
-    if (!wait_for(fd, status == tls_status::wants_read ? POLLIN : POLLOUT, deadline))
-      return status;
-  }
-}
-
-expected<void> explain(const endpoint& where, tls_status status, const tls_session& session) {
-  switch (status) {
-  case tls_status::done:
-    return {};
-  case tls_status::failed:
-    if (session.reason().code != errc::not_authenticated)
-      return unreachable(where, fmt::format("the other end {}", session.reason().message));
-    return fail(errc::not_authenticated,
-                fmt::format("no trusted connection to {}: the other end {}. Both ends need certificates of the same "
-                            "authority (for loopback: the same user's keys; for clusters: troupe certs init, then "
-                            "troupe certs issue HOST), and neither may run with --insecure",
-                            to_string(where), session.reason().message));
-  case tls_status::wants_read:
-  case tls_status::wants_write:
-    return unreachable(where, "it accepts connections but sends nothing");
-  }
-  return {};
-}
-
-/// Returns once both ends have accepted the other's certificate. With TLS 1.3 the client completes its handshake before
-/// the server has checked the client's certificate. A node sends first, so its first byte shows that it has accepted.
-expected<std::unique_ptr<tls_session>> authenticate(const endpoint& where, key_source& keys, int fd,
-                                                    clock::time_point deadline) {
-  auto session = std::make_unique<tls_session>(keys.current(), tls_role::client, fd, where.host);
-  auto status = complete(fd, deadline, [&] { return session->handshake(); });
-  if (status == tls_status::done)
-    status = complete(fd, deadline, [&] { return session->peek(); });
-  TROUPE_TRY(explain(where, status, *session));
-  return session;
 }
 
 caf::actor broker_of(caf::actor_system& system) {
@@ -175,7 +78,7 @@ expected<actors::node_actor> introduce(caf::actor_system& system, const endpoint
                                        clock::time_point deadline) {
   auto turn = std::unique_lock{introduction(), deadline};
   if (!turn)
-    return unreachable(where, "timed out waiting for other connections to be established");
+    return fail(unreachable(where, "timed out waiting for other connections to be established"));
   expected<actors::node_actor> result;
   auto self = caf::scoped_actor{system};
   auto rest = [&] { return std::max<clock::duration>(deadline - clock::now(), std::chrono::milliseconds{1}); };
@@ -251,8 +154,8 @@ expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& 
   return publish(node, where, std::move(keys));
 }
 
-expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where,
-                                std::shared_ptr<key_source> keys) {
+expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where, std::shared_ptr<key_source> keys,
+                                std::shared_ptr<member_service> members) {
   auto& system = node.home_system();
   auto& multiplexer = multiplexer_of(system);
   // Reuse the address, so that a restarted node need not wait until the connections of its predecessor time out.
@@ -261,7 +164,7 @@ expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& 
     return fail(errc::unreachable,
                 fmt::format("cannot listen on {} ({}): does the address belong to this host, and is the port free?",
                             to_string(where), caf::to_string(listener.error())));
-  auto doorman = make_basp_doorman(multiplexer, *listener, std::move(keys));
+  auto doorman = make_basp_doorman(multiplexer, *listener, std::move(keys), std::move(members));
   auto port = doorman->port();
   caf::anon_send(broker_of(system), caf::publish_atom_v, std::move(doorman), port,
                  caf::actor_cast<caf::strong_actor_ptr>(node), system.message_types(node));

@@ -1,9 +1,13 @@
 #include <troupe/runtime/node_host.hpp>
 
 #include "monitoring/node_monitor.hpp"
+#include "net/certificates.hpp"
 #include "net/connection.hpp"
+#include "net/key_files.hpp"
 #include "net/key_source.hpp"
+#include "node/entry_links.hpp"
 #include "node/local_launcher.hpp"
+#include "node/membership.hpp"
 #include "node/visible_gpus.hpp"
 
 #include <troupe/actor_system.hpp>
@@ -103,11 +107,43 @@ expected<program_source> find_programs(const node_options& options) {
 constexpr auto look_interval = 1h;
 constexpr auto warning_interval = 24h;
 
+/// When the certificate expires, in seconds since 1970. Nothing for those of this machine alone, which are made anew.
+std::optional<std::int64_t> expiry_of_cluster(const tls_files& files) {
+  if (files.scope != key_scope::cluster)
+    return std::nullopt;
+  const auto certificate = read_certificate(files.certificate);
+  if (!certificate)
+    return std::nullopt;
+  return std::chrono::duration_cast<std::chrono::seconds>(expiry_of(certificate->get()).time_since_epoch()).count();
+}
+
+/// What a node says of itself before it listens.
+cluster_member describe_self(const resources& offered) {
+  cluster_member result;
+  result.host = local_host_name();
+  result.started = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
+  result.protocol = protocol_version;
+  result.version = TROUPE_VERSION;
+  result.pid = static_cast<std::uint32_t>(::getpid());
+  result.offered = offered;
+  result.free = offered;
+  return result;
+}
+
+std::vector<std::string> texts_of(const std::vector<endpoint>& all) {
+  std::vector<std::string> result;
+  for (const auto& each : all)
+    result.push_back(to_string(each));
+  return result;
+}
+
 /// Reads renewed keys even without new connections, and warns once a day before they expire.
 class key_watch : public caf::event_based_actor {
  public:
-  key_watch(caf::actor_config& cfg, std::shared_ptr<key_source> keys)
-      : caf::event_based_actor(cfg), keys_(std::move(keys)) {}
+  key_watch(caf::actor_config& cfg, std::shared_ptr<key_source> keys, std::shared_ptr<membership> members)
+      : caf::event_based_actor(cfg), keys_(std::move(keys)), members_(std::move(members)) {}
 
   caf::behavior make_behavior() override {
     look();
@@ -119,6 +155,7 @@ class key_watch : public caf::event_based_actor {
  private:
   void look() {
     std::ignore = keys_->current();
+    members_->set_certificate_expiry(expiry_of_cluster(keys_->files()));
     const auto now = std::chrono::system_clock::now();
     if (const auto warning = expiry_warning(keys_->files(), now);
         !warning.empty() && now - warned_ >= warning_interval) {
@@ -129,6 +166,7 @@ class key_watch : public caf::event_based_actor {
   }
 
   std::shared_ptr<key_source> keys_;
+  std::shared_ptr<membership> members_;
   std::chrono::system_clock::time_point warned_;
 };
 
@@ -160,20 +198,26 @@ class node_host::impl {
     offered_.gpus = static_cast<double>(devices.size());
     offered_.memory_bytes = options.memory_bytes.value_or(offered_.memory_bytes);
     offered_.custom = options.custom;
+    members_ = std::make_shared<membership>(describe_self(offered_), texts_of(options.join), options.log);
     actors::node_config config{local_host_name(), reachable_name(options.listen.host), offered_, options.log,
                                std::move(devices), options.labels};
     if (options.metrics) {
       monitor_ = std::make_shared<node_monitor>();
       config.publish = [monitor = monitor_](actors::node_figures x) { monitor->publish(std::move(x)); };
     }
+    config.on_status = [members = members_](const actors::node_status& now) {
+      members->set_status(now.phase, now.free, now.runs);
+    };
     node_ = actors::spawn_node(system_, std::move(config), make_local_launcher(std::move(programs), entry_));
     if (keys_.outer)
-      key_watch_ = system_.spawn<key_watch>(keys_.outer);
+      key_watch_ = system_.spawn<key_watch>(keys_.outer, members_);
     if (!is_loopback(options.listen.host))
       local_peers_ = system_.spawn(keep_local_peers);
   }
 
   ~impl() {
+    // While the port is open: whoever asks an entry node meanwhile may still dial this one.
+    links_.reset();
     {
       auto self = caf::scoped_actor{system_};
       for (const auto& each : {key_watch_, local_peers_})
@@ -196,11 +240,25 @@ class node_host::impl {
       if (auto listens = monitor_->listen(*metrics); !listens)
         return fail(listens.error().code, "--metrics: " + listens.error().message);
     }
-    TROUPE_TRY(auto port, publish(node_, listen, keys_.outer));
+    TROUPE_TRY(auto port, publish(node_, listen, keys_.outer, members_));
     address_ = {listen.host, port};
     if (is_loopback(listen.host))
       entry_->open(address_);
+    members_->open(to_string(endpoint{reachable_name(listen.host), port}),
+                   [node = caf::actor_cast<caf::weak_actor_ptr>(node_)](const member_command& what) {
+                     if (const auto strong = node.lock())
+                       obey(caf::actor_cast<actors::node_actor>(strong), what);
+                   });
     return {};
+  }
+
+  void join(const std::vector<endpoint>& entries) { links_.emplace(members_, entries, keys_.outer); }
+
+  static void obey(const actors::node_actor& node, const member_command& what) {
+    if (what.what == member_command::kind::drain)
+      caf::anon_send(node, actors::drain_node{static_cast<std::uint64_t>(what.patience.count())});
+    else
+      caf::anon_send(node, actors::resume_node{});
   }
 
   /// Asks the drivers to move their workers away. Sets `drained_` when none is left or the grace period is over.
@@ -227,6 +285,8 @@ class node_host::impl {
   std::unique_ptr<caf::actor_system_config> config_;
   caf::actor_system system_;
   std::shared_ptr<worker_entry> entry_;
+  std::shared_ptr<membership> members_;
+  std::optional<entry_links> links_;
   actors::node_actor node_;
   caf::actor key_watch_;
   caf::actor local_peers_;
@@ -244,6 +304,7 @@ expected<node_host> node_host::start(const node_options& options) {
   init_meta_objects();
   auto state = std::make_unique<impl>(options, std::move(keys), std::move(programs), std::move(devices));
   TROUPE_TRY(state->open(options.listen, options.metrics));
+  state->join(options.join);
   return node_host{std::move(state)};
 }
 

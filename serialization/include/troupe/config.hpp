@@ -269,8 +269,14 @@ struct failure_config {
 
 /// On which nodes to run.
 struct cluster_config {
-  /// `HOST:PORT` of each caf-node; empty: the driver hosts a node itself and the workers run on this machine.
+  /// `HOST:PORT` of each caf-node; empty: the nodes are those of `entry`, or the driver hosts a node itself and the
+  /// workers run on this machine.
   std::vector<std::string> nodes;
+  /// At most so many workers of the run on these nodes, by their addresses as in `nodes`.
+  std::map<std::string, std::uint32_t> slots = {};
+  /// `HOST:PORT` of entry nodes of a cluster. The run's nodes are the members that one of them lists, also those that
+  /// come later. Instead of `nodes`.
+  std::vector<std::string> entry = {};
   /// Connects without TLS. Anyone who reaches a port can then run code as its owner.
   bool insecure = false;
   /// Directory of the keys; empty: `$TROUPE_KEYS`, else `~/.config/troupe/keys`.
@@ -283,6 +289,9 @@ struct cluster_config {
   std::optional<port_range> ports;
   /// Deadline for connecting to a node.
   std::chrono::milliseconds connect_timeout{3'000};
+
+  /// Whether workers run on this machine alone, on a node that the driver hosts.
+  [[nodiscard]] bool is_embedded() const noexcept { return nodes.empty() && entry.empty(); }
 };
 
 /// Where a run's metrics go, besides the files in its directory. None of it takes time from a step, and none of it can
@@ -340,5 +349,13 @@ struct endpoint {
 [[nodiscard]] expected<endpoint> parse_endpoint(const std::string& text);
 
 [[nodiscard]] std::string to_string(const endpoint& where);
+
+/// The port of a caf-node whose port is not said, in a host file.
+inline constexpr std::uint16_t default_node_port = 4000;
+
+/// Sets `nodes` and `slots` from the text of a host file: a line for each host, `HOST[:PORT] [slots=N]`; empty lines,
+/// and what follows `#`, do not count. Fails with `errc::invalid_argument`, naming the line, and for a file without
+/// hosts. `name` is the file's, for messages.
+[[nodiscard]] expected<void> take_host_file(cluster_config& cluster, const std::string& name, const std::string& text);
 
 } // namespace troupe

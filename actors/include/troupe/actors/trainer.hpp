@@ -5,6 +5,7 @@
 #include <troupe/actors/run_monitor.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
+#include <troupe/member.hpp>
 
 #include <caf/fwd.hpp>
 
@@ -69,6 +70,8 @@ struct trainer_services {
   /// once.
   std::function<expected<std::unique_ptr<connected_node>>(const cluster_config&, const std::string& address)>
       connect_node;
+  /// The members of the cluster whose entry nodes are configured. May be empty where none are.
+  std::function<expected<std::vector<listed_member>>(const cluster_config&)> list_members;
   /// Takes parts of this run's checkpoints into a directory. May be empty: all workers share it then.
   std::function<expected<std::unique_ptr<part_receiver>>(const run_id&, const std::string& secret,
                                                          const std::filesystem::path& checkpoints)>

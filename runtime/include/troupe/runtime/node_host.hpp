@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace troupe::runtime {
 
@@ -34,12 +35,15 @@ struct node_options {
   std::filesystem::path keys;
   /// Where to serve the node's metrics over HTTP; port 0 for any. Nothing listens without it.
   std::optional<endpoint> metrics;
-  /// Takes a line of the node's log, in the node's own thread: while it waits, the node is silent.
+  /// The entry nodes of the cluster that this node joins. Its own address does not matter among them, so that all nodes
+  /// may have one list.
+  std::vector<endpoint> join;
+  /// Takes a line of the node's log, in any of its threads: while it waits, the node is silent.
   std::function<void(const std::string&)> log;
 };
 
-/// Owns a node, with an actor system of two threads and the threads that watch worker processes. The destructor ends
-/// all workers.
+/// Owns a node, with an actor system of two threads, the threads that watch worker processes, and one for each entry
+/// node. It is an entry node itself, for those that join it. The destructor ends all workers.
 class node_host {
  public:
   /// Opens the port. Fails if the address cannot be bound, and if others than this user on this host could connect: if

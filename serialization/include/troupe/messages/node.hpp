@@ -384,6 +384,26 @@ struct node_leaving {
 
 TROUPE_INSPECT(node_leaving, run, grace_ms)
 
+/// A node takes no new workers, and stays: those that it has are replaced elsewhere between steps. Workers without a
+/// replacement leave after `patience_ms`.
+struct node_drained {
+  run_id run;
+  std::uint64_t patience_ms = 0;
+
+  bool operator==(const node_drained&) const = default;
+};
+
+TROUPE_INSPECT(node_drained, run, patience_ms)
+
+/// A node that was drained takes workers again.
+struct node_resumed {
+  run_id run;
+
+  bool operator==(const node_resumed&) const = default;
+};
+
+TROUPE_INSPECT(node_resumed, run)
+
 /// A worker process has ended. Sent exactly once for each that was started.
 struct worker_ended {
   run_id run;

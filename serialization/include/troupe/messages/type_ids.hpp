@@ -89,5 +89,7 @@ CAF_ADD_TYPE_ID(troupe_messages, (troupe::run_superseded))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::save_and_leave))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::worker_position::thrown))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::lease_request))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::node_drained))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::node_resumed))
 
 CAF_END_TYPE_ID_BLOCK(troupe_messages)

@@ -57,6 +57,10 @@ struct known_node {
   /// When it was last dialled or lost; the epoch if never.
   clock::time_point tried = {};
   node_health health = {};
+  /// How many workers of the run it may have.
+  std::uint32_t most_workers = node_health::any_number;
+  /// Whether it is worth dialling: a member that its cluster does not list as usable is not.
+  bool is_wanted = true;
 };
 
 /// The nodes of a run: which of them can take workers, which to dial again, between which gradients may travel. A plain
@@ -78,7 +82,9 @@ class node_roster {
   /// How many workers the next placement is for.
   void resize_run(worker_range workers) { how_.scaling.num_workers = workers; }
 
-  void add(std::string address) { nodes_.push_back({std::move(address)}); }
+  void add(std::string address, std::uint32_t most_workers = node_health::any_number) {
+    nodes_.push_back({.address = std::move(address), .most_workers = most_workers});
+  }
 
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(nodes_.size()); }
   [[nodiscard]] known_node& operator[](std::uint32_t index) { return nodes_[index]; }

@@ -38,9 +38,10 @@ struct placement_decision {
 /// Decides which node starts which worker. Pure. Workers that reserve no CPU fill a node up to its CPUs first (pack),
 /// or are distributed evenly over all nodes (spread); they share CPUs if there are more workers than CPUs. For a range,
 /// places as many workers as CPUs or reservations allow, and at least the minimum. Fails with `errc::unsatisfiable`,
-/// naming what is missing.
+/// naming what is missing. `most` limits the workers on each node, if it is not empty.
 [[nodiscard]] expected<placement_decision> place_workers(const scaling_config& request,
-                                                         std::span<const node_offer> offers);
+                                                         std::span<const node_offer> offers,
+                                                         std::span<const std::uint32_t> most = {});
 
 /// A node's capacity for more workers.
 struct node_capacity {
@@ -51,6 +52,8 @@ struct node_capacity {
   bool usable = true;
   /// How many more it should get while others have free CPUs.
   std::uint32_t most_more = std::numeric_limits<std::uint32_t>::max();
+  /// How many it may have at all.
+  std::uint32_t most = std::numeric_limits<std::uint32_t>::max();
 };
 
 /// The nodes, as indices, of up to `count` more workers, by the same rules. Fewer if there is less capacity. Pure.

@@ -118,6 +118,7 @@ class run_attempt {
   [[nodiscard]] run_actions on_capacity();
   [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
   [[nodiscard]] run_actions on_drain_timeout();
+  [[nodiscard]] run_actions on_node_resumed(std::uint32_t node);
   /// `course().workers` has changed.
   [[nodiscard]] run_actions resize();
   [[nodiscard]] run_actions pause();

@@ -122,6 +122,8 @@ class run_coordinator {
   [[nodiscard]] run_actions on_node_leaving(std::uint32_t node, bool capacity_elsewhere);
   /// The time limit for replacing leaving workers is over: they leave without replacements.
   [[nodiscard]] run_actions on_drain_timeout();
+  /// A node that was to go stays: so do those of its workers that have not left.
+  [[nodiscard]] run_actions on_node_resumed(std::uint32_t node);
   /// There is capacity for more workers, perhaps.
   [[nodiscard]] run_actions on_capacity();
   /// These were started after `start_more`.

@@ -1,0 +1,155 @@
+#include "nodes.hpp"
+
+#include "nodes/list.hpp"
+
+#include <troupe/config.hpp>
+#include <troupe/runtime/members.hpp>
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace troupe::tool {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto exit_codes = "Exit codes: 0 success, 1 no node answers, or one refuses, 2 wrong usage.";
+
+struct arguments {
+  std::vector<std::string> cluster;
+  runtime::member_access access;
+  std::string node;
+  std::uint32_t patience_s = 600;
+  bool waits = false;
+  bool json = false;
+};
+
+int complain(const char* command, const error& reason) {
+  fmt::print(stderr, "troupe {}: {}\n", command, reason.message);
+  return 1;
+}
+
+error no_cluster() {
+  return {errc::invalid_argument,
+          "which cluster? Name one of its nodes with --cluster HOST:PORT, or in the variable TROUPE_CLUSTER"};
+}
+
+int list(const arguments& given) {
+  if (given.cluster.empty()) {
+    complain("nodes", no_cluster());
+    return 2;
+  }
+  const auto members = runtime::list_members(given.cluster, given.access);
+  if (!members)
+    return complain("nodes", members.error());
+  fmt::print("{}", given.json ? json_of(*members) : table_of(*members));
+  return 0;
+}
+
+/// The address of the node that is meant. An address needs no cluster.
+expected<std::string> address_of(const arguments& given) {
+  if (const auto where = parse_endpoint(given.node); where && where->port != 0)
+    return given.node;
+  if (given.cluster.empty())
+    return fail(no_cluster());
+  TROUPE_TRY(const auto members, runtime::list_members(given.cluster, given.access));
+  return find_member(members, given.node);
+}
+
+std::string workers_text(std::uint32_t count) {
+  return count == 1 ? "1 worker" : fmt::format("{} workers", count);
+}
+
+/// Asks until the node has no worker any more.
+int await_drained(const std::string& address, const arguments& given) {
+  for (auto last = ~0U;; std::this_thread::sleep_for(500ms)) {
+    const auto now = runtime::drain_node(address, std::chrono::seconds{given.patience_s}, given.access);
+    if (!now)
+      return complain("drain", now.error());
+    if (now->phase == member_phase::available)
+      continue;
+    const auto workers = workers_of(*now);
+    if (workers == 0)
+      break;
+    if (std::exchange(last, workers) != workers)
+      fmt::print(stderr, "{} still has {}\n", address, workers_text(workers));
+  }
+  fmt::print("{} is drained: it has no workers, and takes none until `troupe resume {}`\n", address, address);
+  return 0;
+}
+
+int drain(const arguments& given) {
+  const auto address = address_of(given);
+  if (!address)
+    return complain("drain", address.error());
+  const auto now = runtime::drain_node(*address, std::chrono::seconds{given.patience_s}, given.access);
+  if (!now)
+    return complain("drain", now.error());
+  if (given.waits)
+    return await_drained(*address, given);
+  const auto workers = workers_of(*now);
+  fmt::print("{} takes no new workers{}\n", *address,
+             workers == 0 ? ""
+                          : fmt::format("; its {} are replaced on other nodes, or leave within {} s. `troupe nodes` "
+                                        "shows how far that is",
+                                        workers_text(workers), given.patience_s));
+  return 0;
+}
+
+int resume(const arguments& given) {
+  const auto address = address_of(given);
+  if (!address)
+    return complain("resume", address.error());
+  const auto now = runtime::resume_node(*address, given.access);
+  if (!now)
+    return complain("resume", now.error());
+  fmt::print("{} takes workers again\n", *address);
+  return 0;
+}
+
+} // namespace
+
+void add_nodes(CLI::App& app, command& chosen) {
+  // Shared with the callbacks, because the options write to it.
+  auto given = std::make_shared<arguments>();
+  const auto add = [&](const char* name, const char* description, int (*run)(const arguments&)) {
+    auto* added = app.add_subcommand(name, description);
+    added
+        ->add_option("--cluster", given->cluster,
+                     "HOST:PORT of one or more of its nodes, separated by commas (default: $TROUPE_CLUSTER)")
+        ->delimiter(',')
+        ->envname("TROUPE_CLUSTER");
+    added->add_option(
+        "--keys", given->access.keys,
+        "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys). Beyond this machine, this "
+        "host needs a certificate with the role driver");
+    added->add_flag("--insecure", given->access.insecure, "Connect without TLS, to nodes that run with --insecure");
+    added->footer(exit_codes);
+    added->callback([given, run, &chosen] { chosen = [given, run] { return run(*given); }; });
+    return added;
+  };
+  add("nodes", "List the nodes of a cluster: what they offer, who uses them, when their certificates expire", list)
+      ->add_flag("--json", given->json, "Print one JSON document, for scripts");
+  auto* drains = add("drain",
+                     "Have a node take no new workers: runs replace those that it has on other nodes, between steps; "
+                     "it stays in the cluster, until `troupe resume` or its next start",
+                     drain);
+  drains->add_option("NODE", given->node, "Its HOST:PORT, or its host if there is one node on it")->required();
+  drains->add_option("--patience", given->patience_s, "Seconds after which workers leave that could not be replaced")
+      ->check(CLI::Range(0U, 7U * 24 * 3600))
+      ->capture_default_str();
+  drains->add_flag("--wait", given->waits, "Return once it has no workers");
+  add("resume", "Have a drained node take workers again", resume)
+      ->add_option("NODE", given->node, "Its HOST:PORT, or its host if there is one node on it")
+      ->required();
+}
+
+} // namespace troupe::tool

@@ -89,7 +89,12 @@ void append_number_text(std::string& target, float value) {
     return;
   }
   std::array<char, 32> digits{};
-  target.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr);
+  const auto* end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  const auto text = std::string_view{digits.data(), static_cast<std::size_t>(end - digits.data())};
+  target += text;
+  // Readers take digits alone for an integer, whose zero has no sign.
+  if (text.find_first_of(".e") == std::string_view::npos)
+    target += ".0";
 }
 
 } // namespace

@@ -37,6 +37,10 @@ bool connection_stream::has_buffered() const {
 
 bool connection_stream::fill() {
   next_ = 0;
+  end_ = 0;
+  // A client that waits for permission to send its body sends nothing before it has it.
+  if (!flush())
+    return false;
   end_ = below_->receive(received_, deadline_);
   if (end_ == 0)
     trouble_ = std::chrono::steady_clock::now() >= deadline_ ? reading_trouble::late : reading_trouble::ended;

@@ -43,8 +43,9 @@ response make_error(int status, std::string_view message) {
   return {status, "application/json", text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"};
 }
 
-http_engine::http_engine(request_handler& handler, const limits_config& limits, body_budget& budget)
-    : handler_(handler), limits_(limits), budget_(budget) {
+http_engine::http_engine(request_handler& handler, const limits_config& limits, body_budget& budget,
+                         const std::atomic<bool>& is_stopping)
+    : handler_(handler), limits_(limits), budget_(budget), is_stopping_(is_stopping) {
   set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& target) {
     auto refusal = admit(request);
     if (!refusal && request.method != "POST") {
@@ -86,28 +87,29 @@ http_engine::http_engine(request_handler& handler, const limits_config& limits, 
     handler_.sent(target.status);
     target.headers.erase("Keep-Alive");
     target.headers.erase("Accept-Ranges");
-    if (!is_complete_ || is_last_) {
+    if (!is_complete_ || is_stopping_) {
       target.headers.erase("Connection");
       target.set_header("Connection", "close");
     }
   });
 }
 
-http_engine::outcome http_engine::serve(connection_stream& stream, bool is_last) {
+http_engine::outcome http_engine::serve(connection_stream& stream) {
   stream_ = &stream;
   body_ = {};
   is_admitted_ = false;
   is_complete_ = false;
-  is_last_ = is_last;
   auto closed = false;
-  const auto is_written = process_request(stream, is_last, closed, [this](httplib::Request& request) {
+  const auto is_written = process_request(stream, false, closed, [this](httplib::Request& request) {
     stream_->allow_body(0);
     // Responses are small, and made of numbers.
     request.headers.erase("Accept-Encoding");
     request.ranges.clear();
   });
   stream_ = nullptr;
-  return is_written && !closed && is_complete_ && !is_last ? outcome::keep : outcome::close;
+  if (!is_complete_)
+    return outcome::close_unread;
+  return is_written && !closed && !is_stopping_ ? outcome::keep : outcome::close;
 }
 
 request_head http_engine::head_of(const httplib::Request& request) {

@@ -33,14 +33,20 @@ class body_budget {
 /// else of it is used. Used by one thread.
 class http_engine : private httplib::Server {
  public:
-  /// All outlive it.
-  http_engine(request_handler& handler, const limits_config& limits, body_budget& budget);
+  /// All outlive it. Once `is_stopping` is true, each response is the connection's last.
+  http_engine(request_handler& handler, const limits_config& limits, body_budget& budget,
+              const std::atomic<bool>& is_stopping);
 
   /// What becomes of the connection.
-  enum class outcome : std::uint8_t { keep, close };
+  enum class outcome : std::uint8_t {
+    keep,
+    close,
+    /// Some of the request was not read.
+    close_unread,
+  };
 
   /// Reads a request from the stream, and writes the response to it.
-  [[nodiscard]] outcome serve(connection_stream& stream, bool is_last);
+  [[nodiscard]] outcome serve(connection_stream& stream);
 
  private:
   /// How a request's body comes.
@@ -59,13 +65,13 @@ class http_engine : private httplib::Server {
   request_handler& handler_;
   const limits_config& limits_;
   body_budget& budget_;
+  const std::atomic<bool>& is_stopping_;
   connection_stream* stream_ = nullptr;
   /// Of the request that is being served.
   body_form body_;
   bool is_admitted_ = false;
   /// Whether all of its bytes have been read, so that the next ones are another request.
   bool is_complete_ = false;
-  bool is_last_ = false;
 };
 
 } // namespace troupe::serving

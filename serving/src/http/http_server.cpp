@@ -4,7 +4,7 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
+#include <csignal>
 #include <fmt/format.h>
 #include <memory>
 #include <netdb.h>
@@ -192,7 +192,12 @@ std::optional<http_server::waiting_connection> http_server::next_connection() {
 }
 
 void http_server::work() {
-  auto engine = http_engine{handler_, limits_, budget_};
+  // OpenSSL writes to sockets that a peer has closed.
+  sigset_t broken_pipe;
+  ::sigemptyset(&broken_pipe);
+  ::sigaddset(&broken_pipe, SIGPIPE);
+  ::pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
+  auto engine = http_engine{handler_, limits_, budget_, is_stopping_};
   while (auto connection = next_connection())
     serve(engine, std::move(*connection));
 }
@@ -205,10 +210,12 @@ void http_server::serve(http_engine& engine, waiting_connection connection) {
     auto is_open = stream.below().begin(std::chrono::steady_clock::now() + limits_.receive_timeout);
     while (is_open && await_request(stream)) {
       stream.begin_request(std::chrono::steady_clock::now() + limits_.receive_timeout);
-      const auto outcome = engine.serve(stream, is_stopping_);
+      const auto outcome = engine.serve(stream);
       is_open = stream.flush() && outcome == http_engine::outcome::keep;
+      if (outcome == http_engine::outcome::close_unread)
+        stream.linger();
     }
-    stream.linger();
+    stream.below().end();
     // Before the descriptor's number can be another connection's.
     const auto lock = std::lock_guard{mutex_};
     open_.erase(descriptor);

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <fmt/format.h>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -109,7 +110,8 @@ std::uint16_t port_of(child_process& server) {
 bool holds(const http_response& found, const float* expected, std::size_t count) {
   std::vector<float> numbers;
   if (found.headers.at("content-type") == "application/json") {
-    for (const auto& row : nlohmann::json::parse(found.body)["outputs"])
+    const auto document = nlohmann::json::parse(found.body);
+    for (const auto& row : document.at("outputs"))
       for (const auto& each : row)
         numbers.push_back(std::strtof(each.dump().c_str(), nullptr));
   } else {
@@ -137,6 +139,7 @@ class load {
     std::uint64_t refused = 0;
     std::uint64_t last_step = 0;
     std::uint64_t steps_back = 0;
+    std::string first_wrong = {};
   };
 
   load(std::uint16_t port, const text_rows& rows, std::map<std::uint64_t, std::vector<float>> expected, int clients)
@@ -182,7 +185,9 @@ class load {
       }
       const auto expected = found->status == 200 ? expected_.find(step_of(*found)) : expected_.end();
       if (expected == expected_.end() || !holds(*found, expected->second.data() + first * outputs, count * outputs)) {
-        ++all_.wrong;
+        if (all_.wrong++ == 0)
+          all_.first_wrong =
+              fmt::format("{} rows from {}: {} {}", count, first, found->status, found->body.substr(0, 300));
         continue;
       }
       ++all_.right;
@@ -296,7 +301,7 @@ TEST_CASE("predictions over HTTP are those of the program predict, bit for bit, 
     auto clients = load{port_of(server), rows, expected, 6};
     CHECK(becomes_true([&] { return clients.now().right > 600 || clients.now().wrong > 0; }));
     const auto found = clients.finish();
-    CHECK(found.wrong == 0);
+    CHECK_MESSAGE(found.wrong == 0, found.first_wrong);
     CHECK(found.cut + found.refused == 0);
     server.signal(SIGTERM);
     CHECK(server.wait() == exit_status{0, {}});
@@ -341,7 +346,7 @@ TEST_CASE("a newer checkpoint is served without a lost request, and a damaged on
   CHECK(becomes_true([&] { return clients.now().right > before + 100; }));
 
   const auto found = clients.finish();
-  CHECK(found.wrong == 0);
+  CHECK_MESSAGE(found.wrong == 0, found.first_wrong);
   CHECK(found.cut + found.refused == 0);
   CHECK(found.steps_back == 0);
   // On request the newest usable one is served, even if it is older.
@@ -363,7 +368,7 @@ TEST_CASE("SIGTERM under load: what was received is answered in whole, and nothi
   server.signal(SIGTERM);
   CHECK(server.wait() == exit_status{0, {}});
   const auto found = clients.finish();
-  CHECK(found.wrong == 0);
+  CHECK_MESSAGE(found.wrong == 0, found.first_wrong);
   CHECK(found.cut == 0);
   CHECK(here.processes().empty());
 }
@@ -388,7 +393,7 @@ TEST_CASE("malformed requests and clients that leave: no crash, flat memory, and
   const auto found = clients.finish();
   CHECK(server.running());
   CHECK(found.right > 0);
-  CHECK(found.wrong == 0);
+  CHECK_MESSAGE(found.wrong == 0, found.first_wrong);
   CHECK(found.cut + found.refused == 0);
   MESSAGE(count << " malformed requests: " << before << " KiB before, " << after << " KiB after");
   // Sanitizers keep what is freed.

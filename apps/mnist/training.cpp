@@ -187,6 +187,15 @@ void train_module(train_context& ctx, Module& model, std::vector<torch::Tensor> 
   });
 }
 
+inference::predictor_ptr make_predictor(const serialization::checkpoint& source) {
+  auto model = std::make_shared<network>();
+  auto forward = [model](const data::batch& samples) {
+    auto [probability, likeliest] = model->forward(normalised(samples, torch::kCPU)).softmax(1).max(1);
+    return torch::stack({likeliest.to(torch::kFloat), probability}, 1);
+  };
+  return value_or_throw(libtorch::load_predictor(source, model, {"class", "probability"}, forward));
+}
+
 } // namespace
 
 void train(train_context& ctx) {
@@ -210,12 +219,13 @@ void train(train_context& ctx) {
 inference::prediction_job make_prediction_job(const inference::prediction_request& request) {
   auto path = std::filesystem::path{request.options.at("file").get<std::string>()};
   auto rows = value_or_throw(data::make_table({read_images(path)}));
-  auto model = std::make_shared<network>();
-  auto forward = [model](const data::batch& samples) {
-    auto [probability, likeliest] = model->forward(normalised(samples, torch::kCPU)).softmax(1).max(1);
-    return torch::stack({likeliest.to(torch::kFloat), probability}, 1);
-  };
-  return {rows, value_or_throw(libtorch::load_predictor(request.model, model, {"class", "probability"}, forward))};
+  return {rows, make_predictor(request.model)};
+}
+
+image_model load_model(const serialization::checkpoint& source) {
+  // Of this thread.
+  at::set_num_threads(1);
+  return {make_predictor(source), {{"image", dtype::u8, {28, 28}, {}}}};
 }
 
 } // namespace mnist

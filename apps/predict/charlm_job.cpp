@@ -1,72 +1,20 @@
 #include "jobs.hpp"
-
-#include <charlm/model.hpp>
+#include "models.hpp"
 
 #include <troupe/data/text.hpp>
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <memory>
+#include <string>
+#include <utility>
 
 namespace predict {
 
-namespace {
-
 using namespace troupe;
 
-class charlm_predictor final : public inference::predictor {
- public:
-  explicit charlm_predictor(charlm::model model) : model_(std::move(model)) {}
-
-  const std::vector<std::string>& outputs() const noexcept override { return outputs_; }
-
-  expected<void> predict(data::batch& rows, std::span<float> out) override {
-    auto width = model_.shape().context;
-    auto contexts = rows.values<std::uint8_t>("context");
-    auto targets = rows.values<std::uint8_t>("target");
-    std::array<float, charlm::byte_values> logits{};
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      model_.predict(contexts.subspan(i * width, width), logits);
-      auto largest = std::ranges::max_element(logits);
-      double total = 0;
-      for (auto each : logits)
-        total += std::exp(static_cast<double>(each) - static_cast<double>(*largest));
-      out[2 * i] = static_cast<float>(largest - logits.begin());
-      out[2 * i + 1] =
-          static_cast<float>(static_cast<double>(logits[targets[i]]) - static_cast<double>(*largest) - std::log(total));
-    }
-    return {};
-  }
-
- private:
-  std::vector<std::string> outputs_{"likeliest_byte", "log_probability"};
-  charlm::model model_;
-};
-
-std::uint64_t dimension(const serialization::checkpoint& from, const char* tensor, std::size_t which) {
-  auto index = from.find(tensor);
-  if (!index || from.content().tensors[*index].spec.shape.size() != 2)
-    throw exception{errc::not_found,
-                    fmt::format("{} does not contain a model of charlm: it has no tensor '{}' of two dimensions",
-                                from.directory().string(), tensor)};
-  return from.content().tensors[*index].spec.shape[which];
-}
-
-} // namespace
-
 inference::prediction_job make_charlm_job(const inference::prediction_request& request) {
-  auto shape = charlm::model_shape{};
-  shape.embedding = dimension(request.model, "embedding", 1);
-  shape.hidden = dimension(request.model, "hidden.weight", 0);
-  shape.context = dimension(request.model, "hidden.weight", 1) / std::max<std::size_t>(1, shape.embedding);
-  auto model = charlm::model{shape};
-  for (auto& tensor : model.tensors())
-    value_or_throw(request.model.read_tensor(tensor.name, std::as_writable_bytes(tensor.values)));
-  auto text = value_or_throw(data::read_text(request.options.at("file").get<std::string>(), shape.context));
-  return {text.held_out, std::make_unique<charlm_predictor>(std::move(model))};
+  auto model = load_charlm_model(request.model);
+  auto text = value_or_throw(
+      data::read_text(request.options.at("file").get<std::string>(), model.inputs.front().shape.front()));
+  return {text.held_out, std::move(model.predictor)};
 }
 
 } // namespace predict

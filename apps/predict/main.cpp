@@ -1,6 +1,6 @@
-// Predicts for a whole file with a checkpoint of charlm (for a text), trees (for a CSV table, by XGBoost or LightGBM)
-// or mnist (for an IDX file of images), or with an ONNX model (for any of the last two, or an array). Writes one line,
-// or one row of an array, for each row of the file.
+// Predicts for a whole file with a checkpoint of charlm (for a text), trees or learn_table (for a CSV table) or mnist
+// (for an IDX file of images), or with an ONNX model (for any of the last two, or an array). Writes one line, or one
+// row of an array, for each row of the file.
 #include "jobs.hpp"
 
 #include <command_line.hpp>
@@ -36,6 +36,8 @@ inference::prediction_job make_job(const inference::prediction_request& request)
     return predict::make_onnx_job(request);
   if (kind == predict::model_kind::keras)
     return predict::make_keras_job(request);
+  if (kind == predict::model_kind::table)
+    return predict::make_table_job(request);
   return kind == predict::model_kind::charlm ? predict::make_charlm_job(request)
                                              : predict::make_trees_job(request, kind);
 }

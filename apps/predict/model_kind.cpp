@@ -1,4 +1,4 @@
-#include "jobs.hpp"
+#include "models.hpp"
 
 #include <fmt/format.h>
 
@@ -17,6 +17,8 @@ expected<model_kind> kind_of(const serialization::checkpoint& source) {
     return model_kind::onnx;
   if (source.find("layers.4.weight"))
     return model_kind::mnist;
+  if (source.find("model/layer 0/weights"))
+    return model_kind::table;
   auto values = nlohmann::json::parse(source.content().values_json, nullptr, false);
   if (values.is_object() && values.contains("tensorflow model"))
     return model_kind::keras;

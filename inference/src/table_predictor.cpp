@@ -5,6 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <cstring>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
 #include <utility>
 
 namespace troupe::inference {
@@ -49,6 +55,40 @@ class table_predictor final : public predictor {
   data::batch amounts_;
 };
 
+/// The categories of a column, if it has texts.
+data::category_names learned_texts(const std::string& name, std::span<const tensor_view> learned) {
+  const auto find = [&](const std::string& what) {
+    return std::ranges::find(learned, name + what, [](const tensor_view& each) { return each.spec.name; });
+  };
+  const auto ends = find(".ends");
+  const auto texts = find(".texts");
+  if (ends == learned.end() || texts == learned.end())
+    return nullptr;
+  std::vector<std::string> result;
+  std::size_t begin = 0;
+  for (std::uint64_t i = 0; i < ends->spec.elements(); ++i) {
+    std::int64_t end = 0;
+    std::memcpy(&end, ends->data + i * sizeof end, sizeof end);
+    const auto size = static_cast<std::size_t>(end) - begin;
+    result.emplace_back(reinterpret_cast<const char*>(texts->data) + begin, size);
+    begin += size;
+  }
+  return std::make_shared<const std::vector<std::string>>(std::move(result));
+}
+
+/// The columns that a part of a chain is the first to take.
+void append_columns(std::vector<data::column_spec>& target, const nlohmann::json& part, const std::string& prefix,
+                    std::span<const tensor_view> learned) {
+  const auto kind = part.at("kind").get<std::string>();
+  if (kind != "standard_scaler" && kind != "one_hot_encoder")
+    return;
+  for (const auto& name : part.at("columns").get<std::vector<std::string>>()) {
+    auto texts = kind == "one_hot_encoder" ? learned_texts(prefix + name, learned) : nullptr;
+    const auto is_number = kind == "standard_scaler";
+    target.push_back({name, is_number ? dtype::f64 : dtype::i64, {}, std::move(texts)});
+  }
+}
+
 } // namespace
 
 expected<predictor_ptr> load_table_predictor(const serialization::checkpoint& source, std::string_view inputs,
@@ -60,6 +100,25 @@ expected<predictor_ptr> load_table_predictor(const serialization::checkpoint& so
     TROUPE_TRY(label, data::load_preprocessor(source, data::label_scaler_name(inputs)));
   }
   return std::make_unique<table_predictor>(std::move(prepare), std::move(loaded), std::move(label));
+}
+
+expected<std::vector<data::column_spec>> table_columns(const serialization::checkpoint& source,
+                                                       std::string_view inputs) {
+  TROUPE_TRY(auto prepare, data::load_preprocessor(source, inputs));
+  std::vector<tensor_view> learned;
+  prepare->list_state({}, learned);
+  std::vector<data::column_spec> result;
+  try {
+    const auto parts = prepare->description().at("parts");
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      append_columns(result, parts[i], fmt::format("{}.", i), learned);
+  } catch (const nlohmann::json::exception&) {
+    result.clear();
+  }
+  if (result.empty())
+    return fail(errc::mismatch, fmt::format("preprocessor '{}' in {} is not one of data::prepare", inputs,
+                                            source.directory().string()));
+  return result;
 }
 
 } // namespace troupe::inference

@@ -3,20 +3,26 @@
 #include "checkpoint/commands.hpp"
 #include "nodes.hpp"
 #include "run.hpp"
+#include "serve.hpp"
 
 #include <command_line.hpp>
 
 #include <cstdio>
 #include <exception>
+#include <string_view>
 
 int main(int argc, char** argv) {
-  CLI::App app{"Manages the keys, nodes, checkpoints and runs of Troupe.", "troupe"};
+  if (argc > 1 && std::string_view{argv[1]} == troupe::tool::serve_command)
+    return troupe::tool::execute_serve(argv + 1);
+  CLI::App app{"Manages the keys, nodes, checkpoints and runs of Troupe, and serves models.", "troupe"};
   app.set_version_flag("--version", "troupe " TROUPE_VERSION);
   troupe::tool::command chosen;
   troupe::tool::add_certs(app, chosen);
   troupe::tool::add_checkpoint(app, chosen);
   troupe::tool::add_run(app, chosen);
   troupe::tool::add_nodes(app, chosen);
+  // For the list of commands.
+  app.add_subcommand(troupe::tool::serve_command, "Serve the predictions of a model over HTTP");
   if (auto code = troupe::apps::parse_command_line(app, argc, argv))
     return *code;
   if (!chosen) {

@@ -72,6 +72,14 @@ class model_predictor final : public inference::predictor {
 
 } // namespace
 
+expected<std::vector<data::column_spec>> input_columns(const std::filesystem::path& model) {
+  TROUPE_TRY(auto description, read_description(model));
+  std::vector<data::column_spec> result;
+  for (auto& each : description.inputs)
+    result.push_back({std::move(each.name), each.type, std::move(each.shape), {}});
+  return result;
+}
+
 expected<std::vector<std::string>> input_names(const std::filesystem::path& model) {
   TROUPE_TRY(auto description, read_description(model));
   std::vector<std::string> result;

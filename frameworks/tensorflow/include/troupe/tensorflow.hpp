@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/data/batch.hpp>
+#include <troupe/data/column.hpp>
 #include <troupe/error.hpp>
 #include <troupe/framework.hpp>
 #include <troupe/inference/predictor.hpp>
@@ -91,6 +92,9 @@ class replica {
 
 /// The names of an exported model's inputs, in order. Fails as `replica` does for another directory.
 [[nodiscard]] expected<std::vector<std::string>> input_names(const std::filesystem::path& model);
+
+/// The columns that an exported model takes for a sample. Fails as `replica` does for another directory.
+[[nodiscard]] expected<std::vector<data::column_spec>> input_columns(const std::filesystem::path& model);
 
 /// A predictor by a SavedModel with the variables of a checkpoint of its `replica`. Its outputs are "output_0" and so
 /// on. Fails with `errc::mismatch`, naming variables that the checkpoint lacks or has in another shape, and as

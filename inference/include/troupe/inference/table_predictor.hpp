@@ -1,10 +1,12 @@
 #pragma once
 
+#include <troupe/data/column.hpp>
 #include <troupe/error.hpp>
 #include <troupe/inference/predictor.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <string_view>
+#include <vector>
 
 namespace troupe::inference {
 
@@ -14,5 +16,10 @@ namespace troupe::inference {
 [[nodiscard]] expected<predictor_ptr> load_table_predictor(const serialization::checkpoint& source,
                                                            std::string_view inputs = "inputs",
                                                            std::string_view model = "model");
+
+/// The columns that such a predictor takes: numbers as f64, and texts with the categories that were learned. Fails as
+/// `data::load_preprocessor` does, and with `errc::mismatch` for other preprocessors than those of `data::prepare`.
+[[nodiscard]] expected<std::vector<data::column_spec>> table_columns(const serialization::checkpoint& source,
+                                                                     std::string_view inputs = "inputs");
 
 } // namespace troupe::inference

@@ -1,0 +1,445 @@
+#include "scratch_runs.hpp"
+
+#include <troupe/data/text.hpp>
+#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/interchange/npy.hpp>
+
+#include <doctest/doctest.h>
+#include <http_client.hpp>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <fmt/format.h>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <string>
+#include <sys/socket.h>
+#include <thread>
+#include <vector>
+
+using namespace troupe;
+using namespace troupe::testing;
+
+namespace {
+
+constexpr std::size_t outputs = 2;
+
+/// The held-out rows of the text, as NPY rows of u8: the context, then the target.
+struct text_rows {
+  std::size_t width = 0;
+  std::vector<std::uint8_t> numbers;
+
+  [[nodiscard]] std::size_t size() const { return numbers.size() / width; }
+  [[nodiscard]] std::string npy(std::size_t first, std::size_t count) const {
+    auto result = value_or_throw(serialization::make_npy_head({{}, dtype::u8, {count, width}}));
+    result.append(reinterpret_cast<const char*>(numbers.data() + first * width), count * width);
+    return result;
+  }
+  [[nodiscard]] std::string json(std::size_t first, std::size_t count) const {
+    auto rows = nlohmann::json::array();
+    for (auto row = first; row < first + count; ++row) {
+      const auto all = std::span{numbers}.subspan(row * width, width);
+      rows.push_back({{"context", std::vector<int>(all.begin(), all.end() - 1)}, {"target", all.back()}});
+    }
+    return nlohmann::json{{"inputs", std::move(rows)}}.dump();
+  }
+};
+
+/// charlm's runs, their predictions by `predict`, and servers.
+struct serving_scene : scratch_runs {
+  /// Trains until `steps`, or trains on.
+  void train(const std::string& steps) {
+    const auto done = run(charlm("model", {"--steps", steps, "--workers", "1"}));
+    INFO(done.err);
+    REQUIRE(done.status == exit_status{0, {}});
+  }
+
+  [[nodiscard]] std::filesystem::path checkpoint(std::uint64_t step) const {
+    return run_directory("model") / "checkpoints" / serialization::checkpoint_name(step_id{step});
+  }
+
+  [[nodiscard]] text_rows rows() const {
+    const auto source = value_or_throw(serialization::checkpoint::open(checkpoint(12)));
+    const auto& tensors = source.content().tensors;
+    const auto context =
+        tensors[*source.find("hidden.weight")].spec.shape[1] / tensors[*source.find("embedding")].spec.shape[1];
+    const auto text = value_or_throw(data::read_text(this->text(), context)).held_out;
+    text_rows result{context + 1, {}};
+    for (std::uint64_t i = 0; i < text->size(); ++i) {
+      const auto window = text->bytes().subspan(text->position(i), context + 1);
+      result.numbers.insert(result.numbers.end(), window.begin(), window.end());
+    }
+    return result;
+  }
+
+  /// What the program `predict` predicts for all rows with a checkpoint.
+  [[nodiscard]] std::vector<float> predictions(std::uint64_t step) {
+    const auto file = path("predictions-" + std::to_string(step) + ".npy");
+    const auto done =
+        run({program(TROUPE_PREDICT), "--checkpoint", checkpoint(step).string(), "--file", text().string(), "--output",
+             file.string(), "--workers", "1", "--storage", path("predictions").string()});
+    INFO(done.err);
+    REQUIRE(done.status == exit_status{0, {}});
+    const auto array = value_or_throw(serialization::read_npy(file));
+    std::vector<float> result(array.bytes.size() / sizeof(float));
+    std::memcpy(result.data(), array.bytes.data(), array.bytes.size());
+    return result;
+  }
+
+  [[nodiscard]] child_process serve(std::vector<std::string> more = {},
+                                    std::map<std::string, std::string> environment = {}) {
+    std::vector<std::string> argv{program(TROUPE_TOOL), "serve", run_directory("model").string(), "--port", "0"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return start(std::move(argv), std::move(environment));
+  }
+};
+
+std::uint16_t port_of(child_process& server) {
+  const std::string mark = "troupe-serve: listening on http://127.0.0.1:";
+  if (!becomes_true([&] { return server.out().find('\n') != std::string::npos || !server.running(); }) ||
+      !server.out().starts_with(mark))
+    throw std::runtime_error{"the server did not start: " + server.out() + server.err()};
+  return static_cast<std::uint16_t>(std::stoul(server.out().substr(mark.size())));
+}
+
+/// Whether a response holds these predictions, bit for bit.
+bool holds(const http_response& found, const float* expected, std::size_t count) {
+  std::vector<float> numbers;
+  if (found.headers.at("content-type") == "application/json") {
+    const auto document = nlohmann::json::parse(found.body);
+    for (const auto& row : document.at("outputs"))
+      for (const auto& each : row)
+        numbers.push_back(std::strtof(each.dump().c_str(), nullptr));
+  } else {
+    const auto layout =
+        value_or_throw(serialization::parse_npy_header(std::as_bytes(std::span{found.body}), found.body.size()));
+    numbers.resize((found.body.size() - layout.offset_bytes) / sizeof(float));
+    std::memcpy(numbers.data(), found.body.data() + layout.offset_bytes, numbers.size() * sizeof(float));
+  }
+  return numbers.size() == count && std::memcmp(numbers.data(), expected, count * sizeof(float)) == 0;
+}
+
+std::uint64_t step_of(const http_response& found) {
+  return std::stoull(found.headers.at("troupe-model-step"));
+}
+
+/// Clients that ask for random rows until they are told to stop, each over one connection after the other.
+class load {
+ public:
+  struct tally {
+    std::uint64_t right = 0;
+    std::uint64_t wrong = 0;
+    /// Begun, and without a whole response.
+    std::uint64_t cut = 0;
+    /// Refused or closed before a byte of the response.
+    std::uint64_t refused = 0;
+    std::uint64_t last_step = 0;
+    std::uint64_t steps_back = 0;
+    std::string first_wrong = {};
+  };
+
+  load(std::uint16_t port, const text_rows& rows, std::map<std::uint64_t, std::vector<float>> expected, int clients)
+      : port_(port), rows_(rows), expected_(std::move(expected)) {
+    for (auto i = 0; i < clients; ++i)
+      threads_.emplace_back([this, i] { run(static_cast<unsigned>(i)); });
+  }
+  ~load() { (void)finish(); }
+
+  [[nodiscard]] tally now() {
+    const auto lock = std::lock_guard{mutex_};
+    return all_;
+  }
+
+  tally finish() {
+    is_over_ = true;
+    for (auto& each : threads_)
+      if (each.joinable())
+        each.join();
+    return now();
+  }
+
+  /// Ends at the first refusal: the server is gone.
+  void expect_end() { is_ending_ = true; }
+
+ private:
+  void run(unsigned seed) {
+    auto random = std::mt19937{seed};
+    auto client = std::make_unique<http_client>(port_);
+    auto last = std::uint64_t{0};
+    while (!is_over_) {
+      const auto count = 1 + random() % 9;
+      const auto first = random() % (rows_.size() - count);
+      const auto body = random() % 3 == 0 ? rows_.json(first, count) : rows_.npy(first, count);
+      const auto found = client->exchange(http_request("POST", "/v1/predict", body));
+      const auto lock = std::lock_guard{mutex_};
+      if (!found) {
+        ++(client->has_part() ? all_.cut : all_.refused);
+        if (is_ending_)
+          return;
+        client = std::make_unique<http_client>(port_);
+        continue;
+      }
+      const auto expected = found->status == 200 ? expected_.find(step_of(*found)) : expected_.end();
+      if (expected == expected_.end() || !holds(*found, expected->second.data() + first * outputs, count * outputs)) {
+        if (all_.wrong++ == 0)
+          all_.first_wrong =
+              fmt::format("{} rows from {}: {} {}", count, first, found->status, found->body.substr(0, 300));
+        continue;
+      }
+      ++all_.right;
+      all_.steps_back += step_of(*found) < last ? 1 : 0;
+      last = step_of(*found);
+      all_.last_step = std::max(all_.last_step, last);
+      if (found->headers.contains("connection"))
+        client = std::make_unique<http_client>(port_);
+    }
+  }
+
+  std::uint16_t port_;
+  const text_rows& rows_;
+  std::map<std::uint64_t, std::vector<float>> expected_;
+  std::atomic<bool> is_over_ = false;
+  std::atomic<bool> is_ending_ = false;
+  std::mutex mutex_;
+  tally all_;
+  std::vector<std::thread> threads_;
+};
+
+/// Resident memory in KiB.
+std::uint64_t memory_of(pid_t pid) {
+  const auto text = read_file("/proc/" + std::to_string(pid) + "/status");
+  return std::strtoull(text.c_str() + text.find("VmRSS:") + 6, nullptr, 10);
+}
+
+/// A request that is wrong in some way, or only looks so.
+std::string malformed_request(std::mt19937& random, const text_rows& rows) {
+  const auto valid = [&] {
+    const auto body = random() % 2 == 0 ? rows.json(0, 1 + random() % 3) : rows.npy(0, 1 + random() % 3);
+    return http_request("POST", "/v1/predict", body);
+  };
+  const auto noise = [&](std::size_t size) {
+    std::string result(size, ' ');
+    for (auto& each : result)
+      each = static_cast<char>(random());
+    return result;
+  };
+  switch (random() % 10) {
+  case 0:
+    return noise(random() % 300);
+  case 1:
+    return http_request("POST", "/v1/predict", noise(random() % 300));
+  case 2:
+    return "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + noise(random() % 100);
+  case 3:
+    return http_request("POST", "/v1/predict", "{}", {{"Content-Length", std::to_string(random())}});
+  case 4:
+    return http_request("GET", "/" + std::string(random() % 9000, 'x'));
+  case 5:
+    return http_request("GET", "/v1/model", {}, {{"X", std::string(random() % 9000, 'y')}});
+  case 6:
+    return http_request("POST", "/v1/predict", std::string(random() % 3000, "[{\"0,"[random() % 5]));
+  default:
+    break;
+  }
+  auto result = valid();
+  for (auto changes = 1 + random() % 5; changes > 0 && !result.empty(); --changes) {
+    const auto at = random() % result.size();
+    switch (random() % 4) {
+    case 0:
+      result[at] = static_cast<char>(random());
+      break;
+    case 1:
+      result.erase(at, random() % 20);
+      break;
+    case 2:
+      result.insert(at, result.substr(random() % result.size(), random() % 40));
+      break;
+    default:
+      result.resize(at);
+    }
+  }
+  return result;
+}
+
+/// Sends malformed requests, each over a connection of its own, and leaves at any point. Returns how many got an
+/// answer.
+std::uint64_t send_malformed(std::uint16_t port, const text_rows& rows, unsigned seed, std::uint64_t count) {
+  auto random = std::mt19937{seed};
+  std::uint64_t answers = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    auto client = http_client{port};
+    if (!client.is_connected())
+      throw std::runtime_error{"the server does not accept connections any more"};
+    (void)client.send(malformed_request(random, rows));
+    // Most say that nothing more comes, so that the server need not wait for it.
+    if (random() % 8 != 0) {
+      client.end_sending();
+      answers += client.receive() ? 1 : 0;
+    }
+    // Closed with a reset, so that no port stays in use.
+    const linger at_once{1, 0};
+    ::setsockopt(client.socket(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
+  return answers;
+}
+
+} // namespace
+
+TEST_CASE("predictions over HTTP are those of the program predict, bit for bit, in any batch") {
+  serving_scene here;
+  here.train("12");
+  const auto rows = here.rows();
+  const std::map expected{std::pair{std::uint64_t{12}, here.predictions(12)}};
+  REQUIRE(expected.at(12).size() == rows.size() * outputs);
+  for (const std::vector<std::string>& options :
+       {std::vector<std::string>{"--replicas", "2", "--max-batch", "7"}, {"--max-batch", "64", "--max-delay", "1"}}) {
+    auto server = here.serve(options);
+    auto clients = load{port_of(server), rows, expected, 6};
+    CHECK(becomes_true([&] { return clients.now().right > 600 || clients.now().wrong > 0; }));
+    const auto found = clients.finish();
+    CHECK_MESSAGE(found.wrong == 0, found.first_wrong);
+    CHECK(found.cut + found.refused == 0);
+    server.signal(SIGTERM);
+    CHECK(server.wait() == exit_status{0, {}});
+  }
+}
+
+TEST_CASE("a newer checkpoint is served without a lost request, and a damaged one is not") {
+  serving_scene here;
+  here.train("12");
+  const auto rows = here.rows();
+  auto server = here.serve({"--poll", "0.05", "--replicas", "2"});
+  const auto port = port_of(server);
+  // Later steps are predicted before they are served: in a copy of the run.
+  std::map<std::uint64_t, std::vector<float>> expected{{12, here.predictions(12)}};
+  {
+    serving_scene ahead;
+    ahead.train("12");
+    ahead.train("24");
+    expected[24] = ahead.predictions(24);
+  }
+  auto clients = load{port, rows, expected, 4};
+  CHECK(becomes_true([&] { return clients.now().right > 100; }));
+  here.train("24");
+  CHECK(becomes_true([&] { return clients.now().last_step == 24; }));
+
+  const auto damaged = here.checkpoint(36);
+  const auto hidden = here.path("step-00000036");
+  std::filesystem::copy(here.checkpoint(24), hidden, std::filesystem::copy_options::recursive);
+  for (const auto& each : std::filesystem::recursive_directory_iterator{hidden})
+    if (each.path().extension() == ".part" || each.file_size() > 50'000) {
+      auto bytes = read_file(each.path());
+      bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+      write_file(each.path(), bytes);
+    }
+  std::filesystem::rename(hidden, damaged);
+  CHECK(becomes_true([&] { return contains(server.err(), "step-00000036 cannot be served"); }));
+  CHECK(contains(server.err(), "step 24 stays"));
+  const auto asked = http_exchange(port, http_request("POST", "/v1/reload"));
+  CHECK(asked.status == 409);
+  CHECK(contains(asked.body, "the newest checkpoint cannot be served"));
+  const auto before = clients.now().right;
+  CHECK(becomes_true([&] { return clients.now().right > before + 100; }));
+
+  const auto found = clients.finish();
+  CHECK_MESSAGE(found.wrong == 0, found.first_wrong);
+  CHECK(found.cut + found.refused == 0);
+  CHECK(found.steps_back == 0);
+  // On request the newest usable one is served, even if it is older.
+  std::filesystem::remove_all(damaged);
+  std::filesystem::remove_all(here.checkpoint(24));
+  server.signal(SIGHUP);
+  CHECK(becomes_true(
+      [&] { return step_of(http_exchange(port, http_request("POST", "/v1/predict", rows.npy(0, 1)))) == 12; }));
+}
+
+TEST_CASE("SIGTERM under load: what was received is answered in whole, and nothing is left behind") {
+  serving_scene here;
+  here.train("12");
+  const auto rows = here.rows();
+  auto server = here.serve({"--replicas", "2"});
+  auto clients = load{port_of(server), rows, {{12, here.predictions(12)}}, 6};
+  CHECK(becomes_true([&] { return clients.now().right > 200; }));
+  clients.expect_end();
+  server.signal(SIGTERM);
+  CHECK(server.wait() == exit_status{0, {}});
+  const auto found = clients.finish();
+  CHECK_MESSAGE(found.wrong == 0, found.first_wrong);
+  CHECK(found.cut == 0);
+  CHECK(here.processes().empty());
+}
+
+TEST_CASE("malformed requests and clients that leave: no crash, flat memory, and others are served") {
+  const auto* const seconds = std::getenv("TROUPE_LONG_TESTS");
+  const std::uint64_t count = seconds == nullptr ? 3'000 : 100'000;
+  const auto* const given = std::getenv("TROUPE_SEED");
+  const auto seed = given == nullptr ? 1u : static_cast<unsigned>(std::strtoul(given, nullptr, 10));
+  MESSAGE("TROUPE_SEED=" << seed);
+  serving_scene here;
+  here.train("12");
+  const auto rows = here.rows();
+  auto server = here.serve({"--receive-timeout", "1"});
+  const auto port = port_of(server);
+  auto clients = load{port, rows, {{12, here.predictions(12)}}, 1};
+  CHECK(send_malformed(port, rows, seed, 1'000) > 500);
+  const auto pid = server.pid();
+  const auto before = memory_of(pid);
+  CHECK(send_malformed(port, rows, seed + 1, count) > count / 2);
+  const auto after = memory_of(pid);
+  const auto found = clients.finish();
+  CHECK(server.running());
+  CHECK(found.right > 0);
+  CHECK_MESSAGE(found.wrong == 0, found.first_wrong);
+  CHECK(found.cut + found.refused == 0);
+  MESSAGE(count << " malformed requests: " << before << " KiB before, " << after << " KiB after");
+  // Sanitizers keep what is freed.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  CHECK(after < before + 8'192);
+#endif
+  CHECK(becomes_true([&] {
+    return contains(http_exchange(port, http_request("GET", "/metrics")).body, "\ntroupe_serving_connections 1\n");
+  }));
+}
+
+TEST_CASE("a run's first checkpoint is waited for, and usage errors are told") {
+  serving_scene here;
+  auto server = here.serve({"--wait", "--poll", "0.05"});
+  const auto port = port_of(server);
+  CHECK(http_exchange(port, http_request("GET", "/healthz")).status == 200);
+  CHECK(http_exchange(port, http_request("GET", "/readyz")).status == 503);
+  CHECK(http_exchange(port, http_request("POST", "/v1/predict", "{}")).status == 503);
+  here.train("12");
+  CHECK(becomes_true([&] { return http_exchange(port, http_request("GET", "/readyz")).status == 200; }));
+
+  const auto serve = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {program(TROUPE_TOOL), "serve"});
+    return here.run(std::move(arguments));
+  };
+  const auto model = here.run_directory("model").string();
+  auto missing = serve({here.path("nothing").string()});
+  CHECK(missing.status == exit_status{2, {}});
+  CHECK(contains(missing.err, "nothing does not exist: name a checkpoint"));
+  auto open = serve({model, "--host", "0.0.0.0"});
+  CHECK(open.status == exit_status{2, {}});
+  CHECK(contains(open.err, "set a token"));
+  auto taken = serve({model, "--port", std::to_string(port)});
+  CHECK(taken.status == exit_status{1, {}});
+  CHECK(contains(taken.err, "choose another port"));
+  auto unknown = serve({model, "--replica", "2"});
+  CHECK(unknown.status == exit_status{2, {}});
+  CHECK(contains(unknown.err, "did you mean '--replicas'?"));
+  CHECK(serve({"--help"}).status == exit_status{0, {}});
+  write_file(here.path("token"), "0123456789abcdef0\n");
+  auto readable = serve({model, "--token-file", here.path("token").string()});
+  CHECK(contains(readable.err, "chmod 600"));
+  std::filesystem::permissions(here.path("token"), std::filesystem::perms::owner_all);
+  auto guarded = here.serve({"--token-file", here.path("token").string()});
+  CHECK(http_exchange(port_of(guarded), http_request("GET", "/v1/model")).status == 401);
+  CHECK(http_exchange(port_of(guarded),
+                      http_request("GET", "/v1/model", {}, {{"Authorization", "Bearer 0123456789abcdef0"}}))
+            .status == 200);
+}

@@ -1,0 +1,18 @@
+#include "libtorch_model.hpp"
+
+#include <mnist/prediction.hpp>
+
+#include <malloc.h>
+#include <utility>
+
+namespace bench {
+
+predict::loaded_model load_libtorch_model(const troupe::serialization::checkpoint& source) {
+  // As troupe-serve-libtorch does.
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  auto model = mnist::load_model(source);
+  return {std::move(model.predictor), std::move(model.inputs)};
+}
+
+} // namespace bench

@@ -7,7 +7,7 @@
 using namespace std::chrono_literals;
 using namespace troupe;
 using troupe::actors::goodput_meter;
-using troupe::actors::run_activity;
+using troupe::actors::time_use;
 
 namespace {
 
@@ -43,13 +43,13 @@ double all_of(const run_goodput& x) {
 TEST_CASE("a run that starts, trains and ends loses its start and its end") {
   auto meter = goodput_meter{start};
   meter.begin_after({});
-  meter.enter(run_activity::training, start + 3s);
+  meter.enter(time_use::training, start + 3s);
   // Each rank tells of all steps.
   meter.add(steps(0, 1, 4));
   meter.add(steps(1, 1, 4));
   meter.add(steps(1, 5, 6));
   meter.add(steps(0, 5, 6));
-  meter.enter(run_activity::ending, start + 9s);
+  meter.enter(time_use::ending, start + 9s);
   const auto x = meter.so_far(start + 10s);
   CHECK(x.seconds == 10);
   CHECK(x.steps == 6);
@@ -62,7 +62,7 @@ TEST_CASE("a run that starts, trains and ends loses its start and its end") {
 
 TEST_CASE("steps count once, also where rows of ranks overlap or a rank was lost with its row") {
   auto meter = goodput_meter{start};
-  meter.enter(run_activity::training, start);
+  meter.enter(time_use::training, start);
   meter.add(steps(1, 1, 10));
   meter.add(steps(0, 1, 12));
   CHECK(meter.so_far(start + 1h).steps == 12);
@@ -77,12 +77,12 @@ TEST_CASE("steps count once, also where rows of ranks overlap or a rank was lost
 TEST_CASE("after a restart, steps that are computed again are lost time, and each is so once") {
   auto meter = goodput_meter{start};
   meter.begin_after({});
-  meter.enter(run_activity::training, start);
+  meter.enter(time_use::training, start);
   // 9 and 10 were applied, and whoever did it is gone.
   meter.add(steps(0, 1, 8));
-  meter.enter(run_activity::restarting, start + 10s);
+  meter.enter(time_use::restarting, start + 10s);
   meter.restart_after({5}, {10});
-  meter.enter(run_activity::training, start + 12s);
+  meter.enter(time_use::training, start + 12s);
   meter.add(steps(0, 6, 8));
   meter.add(steps(1, 6, 8));
   meter.add(steps(1, 9, 12));
@@ -98,16 +98,16 @@ TEST_CASE("after a restart, steps that are computed again are lost time, and eac
 
 TEST_CASE("a pause counts as its longest rank says, without the step in it and what held the run") {
   auto meter = goodput_meter{start};
-  meter.enter(run_activity::training, start);
+  meter.enter(time_use::training, start);
   meter.add(steps(0, 1, 4));
   meter.formed({2}, start + 4s);
   meter.add(pause(0, 2, 1500ms));
   meter.add(pause(1, 2, 1250ms));
   CHECK(meter.so_far(start + 6s).lost.regroup == doctest::Approx(0.5));
   // A user pauses it for 20 s, and the ranks say 21.5 s.
-  meter.enter(run_activity::paused, start + 6s);
+  meter.enter(time_use::paused, start + 6s);
   meter.formed({3}, start + 26s);
-  CHECK(meter.activity() == run_activity::training);
+  CHECK(meter.activity() == time_use::training);
   meter.add(pause(0, 3, 21'500ms));
   const auto x = meter.so_far(start + 28s);
   CHECK(x.lost.paused == 20);
@@ -116,11 +116,11 @@ TEST_CASE("a pause counts as its longest rank says, without the step in it and w
 
 TEST_CASE("waits for capacity are told apart, at the start, at a restart and between") {
   auto meter = goodput_meter{start};
-  meter.enter(run_activity::awaiting_capacity, start + 1s);
-  meter.enter(run_activity::starting, start + 6s);
-  meter.enter(run_activity::training, start + 7s);
+  meter.enter(time_use::awaiting_capacity, start + 1s);
+  meter.enter(time_use::starting, start + 6s);
+  meter.enter(time_use::training, start + 7s);
   meter.add(steps(0, 1, 1));
-  meter.enter(run_activity::awaiting_capacity, start + 8s);
+  meter.enter(time_use::awaiting_capacity, start + 8s);
   meter.formed({2}, start + 10s);
   meter.add(pause(0, 2, 3500ms));
   auto x = meter.so_far(start + 11s);
@@ -128,10 +128,10 @@ TEST_CASE("waits for capacity are told apart, at the start, at a restart and bet
   CHECK(x.lost.capacity == 7);
   // What the start waited for is no part of this pause.
   CHECK(x.lost.regroup == doctest::Approx(0.5));
-  meter.enter(run_activity::restarting, start + 11s);
-  meter.enter(run_activity::awaiting_capacity, start + 12s);
-  meter.enter(run_activity::restarting, start + 15s);
-  meter.enter(run_activity::training, start + 16s);
+  meter.enter(time_use::restarting, start + 11s);
+  meter.enter(time_use::awaiting_capacity, start + 12s);
+  meter.enter(time_use::restarting, start + 15s);
+  meter.enter(time_use::training, start + 16s);
   x = meter.so_far(start + 16s);
   CHECK(x.lost.capacity == 10);
   CHECK(x.lost.restart == 2);
@@ -140,7 +140,7 @@ TEST_CASE("waits for capacity are told apart, at the start, at a restart and bet
 TEST_CASE(
     "waits for checkpoints count as the rank says that waited longest, and nothing is more than the time there was") {
   auto meter = goodput_meter{start};
-  meter.enter(run_activity::training, start);
+  meter.enter(time_use::training, start);
   auto slow = steps(1, 1, 2);
   slow.times[0].checkpoint_us = 750'000;
   auto fast = steps(0, 1, 2);
@@ -156,7 +156,7 @@ TEST_CASE(
 
 TEST_CASE("many pauses are added up, however few are remembered") {
   auto meter = goodput_meter{start};
-  meter.enter(run_activity::training, start);
+  meter.enter(time_use::training, start);
   for (std::uint64_t generation = 2; generation < 1002; ++generation) {
     meter.formed({generation}, start);
     meter.add(pause(0, generation, 10ms));

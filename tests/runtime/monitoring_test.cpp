@@ -120,7 +120,7 @@ run_metrics busy_run() {
   run.on(actors::run_event{run_notice{{}, true, "watch out"}});
   run.on(actors::run_event{run_notice{{}, false, "by the way"}});
   actors::run_pulse pulse;
-  pulse.activity = actors::run_activity::training;
+  pulse.activity = actors::time_use::training;
   pulse.generation = {3};
   pulse.attempt = 2;
   pulse.workers = 2;
@@ -321,7 +321,7 @@ TEST_CASE("a monitor serves the run's metrics, its health, and whether it trains
   CHECK(get(where, "/healthz") == std::pair{200, std::string{"ok\n"}});
   CHECK(get(where, "/readyz") == std::pair{503, std::string{"starting\n"}});
   actors::run_pulse pulse;
-  pulse.activity = actors::run_activity::training;
+  pulse.activity = actors::time_use::training;
   monitor->on(pulse);
   CHECK(get(where, "/readyz") == std::pair{200, std::string{"training\n"}});
   monitor->on(batch_of(0, 17));

@@ -14,9 +14,9 @@ double seconds_of(std::chrono::duration<double> time) {
   return time.count();
 }
 
-bool is_hold(run_activity activity) noexcept {
-  return activity == run_activity::awaiting_capacity || activity == run_activity::paused ||
-         activity == run_activity::awaiting_peers;
+bool is_hold(time_use activity) noexcept {
+  return activity == time_use::awaiting_capacity || activity == time_use::paused ||
+         activity == time_use::awaiting_peers;
 }
 
 /// The part of a row's seconds that its steps in (after, up_to] took.
@@ -32,33 +32,33 @@ double part_of(const times_row& row, std::uint64_t after, std::uint64_t up_to) {
 
 } // namespace
 
-std::string_view to_string(run_activity activity) noexcept {
+std::string_view to_string(time_use activity) noexcept {
   switch (activity) {
-  case run_activity::starting:
+  case time_use::starting:
     return "starting";
-  case run_activity::training:
+  case time_use::training:
     return "training";
-  case run_activity::restarting:
+  case time_use::restarting:
     return "restarting";
-  case run_activity::awaiting_capacity:
+  case time_use::awaiting_capacity:
     return "awaiting_capacity";
-  case run_activity::paused:
+  case time_use::paused:
     return "paused";
-  case run_activity::awaiting_peers:
+  case time_use::awaiting_peers:
     return "awaiting_peers";
-  case run_activity::ending:
+  case time_use::ending:
     return "ending";
   }
   return "invalid";
 }
 
-void goodput_meter::enter(run_activity next, clock::time_point now) {
+void goodput_meter::enter(time_use next, clock::time_point now) {
   const auto spent = seconds_of(now - since_);
   seconds_[activity_] += spent;
   if (is_hold(activity_))
     held_ += spent;
   // What a start or a restart waited for is no part of a later pause.
-  if (next == run_activity::training && !is_hold(activity_))
+  if (next == time_use::training && !is_hold(activity_))
     held_ = 0;
   activity_ = next;
   since_ = now;
@@ -81,7 +81,7 @@ void goodput_meter::restart_after(step_id from, step_id furthest) {
 
 void goodput_meter::formed(generation_id generation, clock::time_point now) {
   if (is_hold(activity_))
-    enter(run_activity::training, now);
+    enter(time_use::training, now);
   pauses_[generation].held += std::exchange(held_, 0);
   while (pauses_.size() > most_pauses) {
     const auto& oldest = pauses_.begin()->second;
@@ -133,11 +133,11 @@ run_goodput goodput_meter::so_far(clock::time_point now) const {
   spent[activity_] += seconds_of(now - since_);
   result.seconds = seconds_of(now - began_);
   auto& lost = result.lost;
-  lost.start_up = spent[run_activity::starting];
-  lost.capacity = spent[run_activity::awaiting_capacity];
-  lost.restart = spent[run_activity::restarting];
-  lost.paused = spent[run_activity::paused];
-  lost.ending = spent[run_activity::ending];
+  lost.start_up = spent[time_use::starting];
+  lost.capacity = spent[time_use::awaiting_capacity];
+  lost.restart = spent[time_use::restarting];
+  lost.paused = spent[time_use::paused];
+  lost.ending = spent[time_use::ending];
   lost.regroup = paused_before_;
   for (const auto& [generation, each] : pauses_)
     lost.regroup += std::max(0.0, each.longest - each.held);

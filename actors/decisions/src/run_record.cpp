@@ -127,8 +127,8 @@ std::optional<run_progress> run_record::on_metrics(const metrics_batch& batch, g
   goodput_.add(batch);
   if (batch.applied > first_step_) {
     if (const auto activity = goodput_.activity();
-        activity == run_activity::starting || activity == run_activity::restarting)
-      goodput_.enter(run_activity::training, now);
+        activity == time_use::starting || activity == time_use::restarting)
+      goodput_.enter(time_use::training, now);
     if (result_.seconds_to_first_step == 0)
       result_.seconds_to_first_step = seconds_of(now - started_);
     if (restart_began_)
@@ -164,7 +164,7 @@ void run_record::on_restart(std::string why, step_id furthest, clock::time_point
   ++result_.restarts;
   restart_reason_ = std::move(why);
   restart_began_ = now;
-  goodput_.enter(run_activity::restarting, now);
+  goodput_.enter(time_use::restarting, now);
   furthest_ = std::max(furthest_, furthest);
 }
 

@@ -26,7 +26,7 @@ node_offer node_resources::offer(const offer_request& request, const hosted_run*
   auto open = leases_.open_to(ticket, now);
   open.gpus = std::min(open.gpus, static_cast<double>(devices_.open_to(run)));
   return {host_,           address_,           static_cast<std::uint32_t>(::getpid()),
-          std::move(free), leases_.capacity(), leases_.describe_holders(ticket, leases_.capacity(), now),
+          std::move(open), leases_.capacity(), leases_.describe_holders(ticket, leases_.capacity(), now),
           labels_};
 }
 

@@ -20,16 +20,16 @@ namespace {
 /// How long the survivors of a failure wait for reports before the user is notified.
 constexpr auto report_patience = std::chrono::seconds{3};
 
-run_activity activity_in(const hold& x) {
+time_use activity_in(const hold& x) {
   switch (x.why) {
   case hold::cause::pause:
-    return run_activity::paused;
+    return time_use::paused;
   case hold::cause::too_few_workers:
-    return run_activity::awaiting_capacity;
+    return time_use::awaiting_capacity;
   case hold::cause::unreachable:
-    return run_activity::awaiting_peers;
+    return time_use::awaiting_peers;
   }
-  return run_activity::training;
+  return time_use::training;
 }
 
 } // namespace

@@ -35,7 +35,7 @@ void trainer_state::place_first() {
       return wait_for_resources(*waiting, {errc::busy, "other runs have what this one needs: " + *holders});
     if (!wanted_workers_.is_elastic() || (all_are_there && !members_) || waited > config_.scaling.wait_for_workers)
       return conclude_run(run_status::failed, std::move(decision.error()));
-    record_.goodput().enter(run_activity::awaiting_capacity, clock::now());
+    record_.goodput().enter(time_use::awaiting_capacity, clock::now());
     return announce(waiting->announced, "waits for nodes: " + decision.error().message);
   }
   // More nodes may connect within `scale_up_wait`.
@@ -87,7 +87,7 @@ void trainer_state::wait_for_resources(trainer_phase::gathering& phase, error wh
 void trainer_state::begin_with(std::vector<worker_place> places) {
   if (auto laid_out = lay_out(std::move(places)); !laid_out)
     return conclude_run(run_status::failed, std::move(laid_out.error()));
-  record_.goodput().enter(run_activity::starting, clock::now());
+  record_.goodput().enter(time_use::starting, clock::now());
   if (auto warning = layout_.uneven_shards(); !warning.empty())
     notify(severity::warning, std::move(warning));
   phase_ = trainer_phase::claiming{};
@@ -392,10 +392,10 @@ void trainer_state::place_again() {
     return;
   auto decision = nodes_->roster().place(node_state::open, record_.next_worker());
   if (!decision) {
-    record_.goodput().enter(run_activity::awaiting_capacity, clock::now());
+    record_.goodput().enter(time_use::awaiting_capacity, clock::now());
     return announce(waiting->announced, "waits for nodes: " + decision.error().message);
   }
-  record_.goodput().enter(run_activity::restarting, clock::now());
+  record_.goodput().enter(time_use::restarting, clock::now());
   if (auto laid_out = lay_out(std::move(decision->places)); !laid_out)
     return conclude_run(run_status::failed, std::move(laid_out.error()));
   phase_ = trainer_phase::running{{}};

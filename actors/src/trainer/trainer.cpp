@@ -542,7 +542,7 @@ void trainer_state::conclude_run(run_status status, error reason) {
   answer_wishes();
   workers_.fail_pending({errc::aborted, "the run is ending"});
   record_.conclude(status, std::move(reason));
-  record_.goodput().enter(run_activity::ending, clock::now());
+  record_.goodput().enter(time_use::ending, clock::now());
   if (coordinator_) {
     record_new_failures();
     record_.note_exactness(coordinator_->exact_hosts());

@@ -72,7 +72,7 @@ class run_pages {
 
   http_answer readiness() const {
     const auto activity = figures().pulse.activity;
-    return {activity == actors::run_activity::training ? 200 : 503, http_answer{}.content_type,
+    return {activity == actors::time_use::training ? 200 : 503, http_answer{}.content_type,
             fmt::format("{}\n", to_string(activity))};
   }
 

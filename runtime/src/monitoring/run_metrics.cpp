@@ -129,10 +129,10 @@ void put_progress(prometheus_text& out, const run_figures& x) {
   out.gauge("troupe_run_info", "The run; always 1.");
   out.sample(1, {{"run", x.run}, {"name", x.name}});
   out.gauge("troupe_run_activity", "What the run does: 1 for one of these.");
-  using actors::run_activity;
+  using actors::time_use;
   for (const auto each :
-       {run_activity::starting, run_activity::training, run_activity::restarting, run_activity::awaiting_capacity,
-        run_activity::paused, run_activity::awaiting_peers, run_activity::ending})
+       {time_use::starting, time_use::training, time_use::restarting, time_use::awaiting_capacity,
+        time_use::paused, time_use::awaiting_peers, time_use::ending})
     out.sample(each == x.pulse.activity ? 1 : 0, {{"activity", to_string(each)}});
   out.gauge("troupe_step", "The last step that was applied.", number(x.step));
   out.gauge("troupe_planned_steps", "The last step of the run; 0 while unknown.", number(x.planned_steps));

@@ -21,7 +21,7 @@ using run_event = std::variant<run_started, run_progress, checkpoint_saved, chec
 
 /// How a run stands. Told several times a second, from `fit()` on.
 struct run_pulse {
-  run_activity activity = run_activity::starting;
+  time_use activity = time_use::starting;
   generation_id generation;
   std::uint32_t attempt = 1;
   /// The members of the generation.

@@ -12,7 +12,7 @@
 namespace troupe::actors {
 
 /// What a run does, for the account of its time.
-enum class run_activity : std::uint8_t {
+enum class time_use : std::uint8_t {
   /// Until its first step is applied.
   starting,
   training,
@@ -28,7 +28,7 @@ enum class run_activity : std::uint8_t {
 };
 
 /// "starting", "awaiting_capacity", ...
-[[nodiscard]] std::string_view to_string(run_activity activity) noexcept;
+[[nodiscard]] std::string_view to_string(time_use activity) noexcept;
 
 /// Adds up how much a run gets ahead, and where the rest of its time goes. The driver's clock says what the run does;
 /// the workers say how long their steps and pauses took. A step counts once, whichever rank tells of it, and what was
@@ -41,8 +41,8 @@ class goodput_meter {
   explicit goodput_meter(clock::time_point now) : began_(now), since_(now) {}
 
   /// The run does something else from now on.
-  void enter(run_activity next, clock::time_point now);
-  [[nodiscard]] run_activity activity() const noexcept { return activity_; }
+  void enter(time_use next, clock::time_point now);
+  [[nodiscard]] time_use activity() const noexcept { return activity_; }
 
   /// Steps up to this one count already: the run resumes behind it.
   void begin_after(step_id step);
@@ -68,8 +68,8 @@ class goodput_meter {
 
   clock::time_point began_;
   clock::time_point since_;
-  run_activity activity_ = run_activity::starting;
-  std::map<run_activity, double> seconds_;
+  time_use activity_ = time_use::starting;
+  std::map<time_use, double> seconds_;
   /// Holds since the last generation was formed.
   double held_ = 0;
   /// The pauses of generations that may still be told of.

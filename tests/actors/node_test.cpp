@@ -786,7 +786,11 @@ TEST_CASE_FIXTURE(host,
 
 TEST_CASE_FIXTURE(host, "a node says what it does to its cluster") {
   record<node_status> said;
-  auto other = spawn_node(system(), {"host-b", "10.0.0.8", {4, 0}, {}, {}, [&](const node_status& x) { said.add(x); }},
+  auto other = spawn_node(system(), {.host = "host-b",
+                                    .address = "10.0.0.8",
+                                    .capacity = {4, 0},
+                                    .log = {},
+                                    .on_status = [&](const node_status& x) { said.add(x); }},
                           processes->factory());
   CHECK(said.wait_until_any([](const node_status& x) {
     return x == node_status{member_phase::available, {4, 0}, {}};

@@ -39,6 +39,7 @@ class fake_node_of_workers : public node_actor::base {
   behavior_type make_behavior() override {
     return {
         [](const offer_request&) { return node_offer{}; },
+        [](const lease_request&) {},
         [](const open_run&, const run_control&, const collectives_actor&, const checkpoint_store&) {
           return run_opened{};
         },

@@ -23,7 +23,7 @@ class busy_nodes {
   busy_nodes() {
     nodes_.push_back(here.start_node({"--cpus", "1", "--resource", "licence=1", "--label", "zone=a"}));
     nodes_.push_back(here.start_node({"--cpus", "1", "--label", "zone=b"}));
-    holder = here.start(leasing("holder", {"--steps", "1000000", "--driver-grace", "1"}));
+    holder.emplace(here.start(leasing("holder", {"--steps", "1000000", "--driver-grace", "1"})));
     here.await_step(*holder, "holder");
   }
 

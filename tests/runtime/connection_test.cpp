@@ -94,6 +94,7 @@ actors::node_actor::behavior_type echoing_node() {
       [](const offer_request&) {
         return node_offer{"echo", "", 0, {}};
       },
+      [=](const lease_request&) -> caf::result<void> { return nothing(); },
       [=](const open_run&, const actors::run_control&, const actors::collectives_actor&,
           const actors::checkpoint_store&) -> caf::result<run_opened> { return nothing(); },
       [=](const claim_run&) -> caf::result<run_claimed> { return nothing(); },

@@ -238,7 +238,7 @@ void for_each_message(Visitor visit) {
                                        {{worker_id{3}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}}, 0.25}},
                                        std::string(64, '5'),
                                        {6, "beef"},
-                                       {2, 0.25}});
+                                       {2, 0.25, 4096, {{"licence", 1}}}});
   visit("workers_started", workers_started{sample_run, {4711, 4712}});
   visit("end_run", end_run{sample_run, std::string(64, '5'), {6, "beef"}});
   visit("join_request", join_request{sample_run, {3}, "aa"});

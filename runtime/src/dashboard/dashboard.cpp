@@ -7,6 +7,7 @@
 #include "monitoring/http_listening.hpp"
 #include "net/connection.hpp"
 #include "net/host_name.hpp"
+#include "process/signals_blocked.hpp"
 
 #include <fmt/format.h>
 #include <httplib.h>
@@ -153,6 +154,8 @@ class dashboard::impl {
   }
 
   expected<void> listen() {
+    // The program's signals are none of the server's threads.
+    const auto blocked = signals_blocked{};
     if (!server_->is_valid())
       return fail(errc::invalid_argument, fmt::format("{} and {} are no certificate with its key, as PEM files",
                                                       options_.certificate.string(), options_.key.string()));
@@ -198,7 +201,7 @@ class dashboard::impl {
 
   void add_pages() {
     server_->set_pre_routing_handler([this](const request& in, response& out) { return admit(in, out); });
-    server_->set_exception_handler([](const request&, response& out, std::exception_ptr) {
+    server_->set_exception_handler([](const request&, response& out, const std::exception_ptr&) {
       out.status = 500;
       out.set_content("the dashboard failed to answer this\n", text_type);
     });

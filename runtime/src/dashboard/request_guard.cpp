@@ -49,7 +49,7 @@ bool is_ip_address(std::string_view text) {
          ::inet_pton(AF_INET6, terminated.c_str(), address.data()) == 1;
 }
 
-request_guard::request_guard(std::string host, std::uint16_t port, std::string token)
+request_guard::request_guard(const std::string& host, std::uint16_t port, std::string token)
     : host_(name_of(host)), token_(std::move(token)), cookie_name_(fmt::format("troupe-dashboard-{}", port)) {}
 
 verdict request_guard::judge(const request_facts& facts) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -32,7 +33,7 @@ class request_guard {
  public:
   /// `host` is where the server listens, `token` may be empty. The cookie's name has the port in it, because browsers
   /// send cookies to all ports of a host.
-  request_guard(std::string host, std::uint16_t port, std::string token);
+  request_guard(const std::string& host, std::uint16_t port, std::string token);
 
   [[nodiscard]] verdict judge(const request_facts& facts) const;
   /// In a time that does not depend on how much of it is right.

@@ -262,7 +262,8 @@ ordered describe_run(const json& run) {
   auto result = ordered::object();
   for (const auto* key :
        {"name", "program", "function", "seed", "shards", "workers", "build_id", "loaded_from", "config", "options"})
-    if (const auto found = run.find(key); found != run.end() && !found->is_null() && *found != "")
+    if (const auto found = run.find(key); found != run.end() && !found->is_null() &&
+                                          !(found->is_string() && found->get_ref<const std::string&>().empty()))
       result[key] = *found;
   return result;
 }

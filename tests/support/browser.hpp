@@ -46,6 +46,8 @@ class browser {
       // A group of its own, which ends whole.
       ::setpgid(0, 0);
       const auto null = ::open("/dev/null", O_RDWR);
+      if (null < 0)
+        ::_exit(127);
       ::dup2(null, 0);
       ::dup2(null, 1);
       ::dup2(null, 2);

@@ -9,6 +9,8 @@
 #include "net/host_name.hpp"
 #include "process/signals_blocked.hpp"
 
+#include <troupe/actors/decisions/run_status_model.hpp>
+
 #include <fmt/format.h>
 #include <httplib.h>
 #include <openssl/rand.h>
@@ -403,6 +405,7 @@ std::string render_report(const std::filesystem::path& run) {
   reader.read();
   auto story = reader.to_json();
   story["status"] = status_of_run(run);
+  story["made"] = actors::utc_text(std::chrono::system_clock::now());
   return page_with("", text_of(story));
 }
 

@@ -130,14 +130,13 @@ std::vector<mark> marks_of(const ordered& events) {
     const auto kind = text_in(event, "event");
     if (kind == "started") {
       end_process(last);
-      began = *at;
+      began = at;
     } else if (kind == "ended") {
       end_process(*at);
     } else if (kind == "pause") {
       result.push_back({*at - number_in(event, "seconds"), *at, kind, {}});
-    } else if (kind == "failure" && !(event.contains("consequence") && event["consequence"] == true)) {
-      result.push_back({*at, *at, kind, text_in(event, "cause")});
-    } else if (kind == "checkpoint" || kind == "generation") {
+    } else if (kind == "checkpoint" || kind == "generation" ||
+               (kind == "failure" && !(event.contains("consequence") && event["consequence"] == true))) {
       result.push_back({*at, *at, kind, text_in(event, "cause")});
     }
     last = *at;
@@ -262,10 +261,13 @@ std::vector<std::string> draw_curve(const named_curve& curve, std::size_t width,
     }
     const auto now = std::pair{area.steps.part(each.step) * columns, (1 - area.values.part(each.value)) * rows};
     const auto from = before.value_or(now);
-    const auto count = std::max({std::fabs(now.first - from.first), std::fabs(now.second - from.second), 1.0});
-    for (auto i = 0.0; i <= count; ++i)
-      canvas.set(static_cast<std::size_t>(std::lround(from.first + (now.first - from.first) * i / count)),
-                 static_cast<std::size_t>(std::lround(from.second + (now.second - from.second) * i / count)));
+    const auto distance = std::max({std::fabs(now.first - from.first), std::fabs(now.second - from.second), 1.0});
+    const auto count = static_cast<std::size_t>(std::ceil(distance));
+    for (std::size_t i = 0; i <= count; ++i) {
+      const auto part = static_cast<double>(i) / static_cast<double>(count);
+      canvas.set(static_cast<std::size_t>(std::lround(from.first + (now.first - from.first) * part)),
+                 static_cast<std::size_t>(std::lround(from.second + (now.second - from.second) * part)));
+    }
     before = now;
   }
   for (std::size_t y = 0; y < height; ++y) {

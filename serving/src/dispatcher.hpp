@@ -1,6 +1,7 @@
 #pragma once
 
 #include "decisions/batch_queue.hpp"
+#include "decisions/input_table.hpp"
 #include "decisions/rows.hpp"
 #include "metrics.hpp"
 
@@ -26,7 +27,7 @@ struct model_face {
   std::uint64_t version = 0;
   std::filesystem::path checkpoint;
   std::string library;
-  std::vector<data::column_spec> inputs;
+  std::shared_ptr<const input_table> inputs;
   std::vector<std::string> outputs;
 };
 

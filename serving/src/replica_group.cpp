@@ -93,7 +93,7 @@ expected<model_face> check_loaded(served_model& model) {
     return fail(tried.error().code, fmt::format("the model cannot predict a row of zeros: {}", tried.error().message));
   model_face result;
   result.library = model.predictor->library();
-  result.inputs = model.inputs;
+  result.inputs = std::make_shared<const input_table>(model.inputs);
   result.outputs = model.predictor->outputs();
   return result;
 }

@@ -248,8 +248,8 @@ class server::impl final : public request_handler {
     if (model == nullptr)
       return with_retry(make_error(503, "there is no model yet: the run has no checkpoint"));
     const auto has_npy = is_npy(body);
-    auto rows = has_npy ? parse_npy_rows(body, model->inputs, config_.limits.max_request_rows)
-                        : parse_json_rows(body, model->inputs, config_.limits.max_request_rows);
+    auto rows = has_npy ? parse_npy_rows(body, *model->inputs, config_.limits.max_request_rows)
+                        : parse_json_rows(body, *model->inputs, config_.limits.max_request_rows);
     if (!rows)
       return make_error(rows.error().code == errc::unsatisfiable ? 413 : 400, rows.error().message);
     const auto wants_npy = head.accept.find(npy_type) != std::string::npos ||
@@ -278,7 +278,7 @@ class server::impl final : public request_handler {
     if (model == nullptr)
       return with_retry(make_error(503, "there is no model yet: the run has no checkpoint"));
     auto inputs = nlohmann::json::array();
-    for (const auto& each : model->inputs)
+    for (const auto& each : model->inputs->columns())
       inputs.push_back(json_of(each));
     return {200, "application/json",
             dump({{"name", model->label.name},

@@ -2,6 +2,7 @@
 #include "decisions/batch_queue.hpp"
 #include "decisions/rate_limiter.hpp"
 #include "decisions/reload_choice.hpp"
+#include "decisions/source_limit.hpp"
 
 #include <doctest/doctest.h>
 
@@ -141,7 +142,22 @@ TEST_CASE("a source is an address of IPv4, or 64 bits of IPv6") {
   CHECK(source_of("2001:db8:1:2::ffff") == source_of("2001:db8:1:2:8000::1"));
   CHECK(source_of("2001:db8:1:3::1") != source_of("2001:db8:1:2::1"));
   CHECK(source_of("::ffff:10.1.2.3") == "10.1.2.3");
+  CHECK(source_of("fe80::1%eth0") == source_of("fe80::2%eth0"));
   CHECK(source_of("unknown") == "unknown");
+}
+
+TEST_CASE("a source has no more connections than it may, and none that has ended is remembered") {
+  auto limit = source_limit{2};
+  CHECK(limit.enter("a"));
+  CHECK(limit.enter("a"));
+  CHECK_FALSE(limit.enter("a"));
+  CHECK(limit.enter("b"));
+  limit.leave("a");
+  CHECK(limit.enter("a"));
+  limit.leave("a");
+  limit.leave("a");
+  limit.leave("b");
+  CHECK(limit.sources() == 0);
 }
 
 TEST_CASE("a reload takes the newest checkpoint that was not refused") {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "decisions/time_point.hpp"
+
 #include <troupe/error.hpp>
 #include <troupe/serving/server.hpp>
 
@@ -12,8 +14,6 @@
 struct ssl_ctx_st;
 
 namespace troupe::serving {
-
-using time_point = std::chrono::steady_clock::time_point;
 
 /// Waits until a descriptor is ready for `events` (of poll); false at the deadline.
 [[nodiscard]] bool await_ready(int descriptor, short events, time_point deadline);

@@ -206,3 +206,17 @@ TEST_CASE("local names are those of loopback, with or without a port") {
                               "127.0.0.1.example.org", "[::1", "127.1"})
     CHECK_FALSE_MESSAGE(is_local_name(foreign), foreign);
 }
+
+TEST_CASE("pages of other sites are told by what browsers send, and tokens by their characters") {
+  for (const auto* local : {"", "http://localhost:3000", "https://127.0.0.1", "http://[::1]:8080"})
+    CHECK_MESSAGE(is_local_page(local, ""), local);
+  for (const auto* foreign :
+       {"null", "http://example.org", "http://localhost.example.org", "localhost", "http://10.0.0.1"})
+    CHECK_FALSE_MESSAGE(is_local_page(foreign, ""), foreign);
+  CHECK_FALSE(is_local_page("", "cross-site"));
+  CHECK(is_local_page("", "none"));
+  for (const auto* good : {"abcXYZ019-._~+/", "YWJj==", "a="})
+    CHECK_MESSAGE(is_token_text(good), good);
+  for (const auto* bad : {"", "=", "a%20b", "a b", "a=b", "a\n", "\xc3\xa4"})
+    CHECK_FALSE_MESSAGE(is_token_text(bad), bad);
+}

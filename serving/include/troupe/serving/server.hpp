@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -41,10 +42,14 @@ struct batch_config {
 
 /// What one client may take.
 struct limits_config {
-  /// Open connections, each with a thread. One more is answered with 503 and closed.
+  /// Open connections, each with a thread. One more takes the place of one without a request, or is answered with 503
+  /// and closed.
   std::size_t max_connections = 256;
+  /// Of one source (as below). Unless set: half of `max_connections`, and no limit on loopback. Clients behind a proxy
+  /// are one source.
+  std::optional<std::size_t> max_source_connections = {};
   std::uint64_t max_body_bytes = std::uint64_t{16} << 20;
-  /// Of all requests that are being received or answered.
+  /// Of all requests that are being received or answered: their bodies, rows and responses.
   std::uint64_t max_total_body_bytes = std::uint64_t{256} << 20;
   /// Rows in one request.
   std::uint64_t max_request_rows = 1024;
@@ -54,6 +59,8 @@ struct limits_config {
   double burst = 0;
   /// From the first byte of a request to its last.
   std::chrono::milliseconds receive_timeout{30'000};
+  /// From there to the end of its head, if that is shorter; also for TLS's handshake.
+  std::chrono::milliseconds head_timeout{10'000};
   /// From the last byte of a request to its prediction.
   std::chrono::milliseconds predict_timeout{30'000};
   /// How long a client may take for a response.
@@ -63,7 +70,7 @@ struct limits_config {
 };
 
 struct server_config {
-  /// The model's name in responses and metrics.
+  /// The model's name in responses.
   std::string name = "model";
   listen_config listen = {};
   batch_config batching = {};

@@ -31,6 +31,7 @@ constexpr auto npy_type = "application/x-npy";
 constexpr auto metrics_type = "text/plain; version=0.0.4; charset=utf-8";
 constexpr auto no_model_text = "there is no model yet: the run has no checkpoint";
 constexpr std::size_t min_token_bytes = 16;
+constexpr int max_reload_waiters = 8;
 
 /// What can be asked for.
 enum class resource : std::uint8_t { predict, model, reload, health, readiness, metrics };
@@ -57,16 +58,37 @@ std::string dump(const nlohmann::json& what) {
   return what.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-/// The response for an error of a prediction.
+/// The response for a prediction that the predictor refused, or failed at.
 response response_of(const error& reason) {
-  if (reason.code == errc::unsatisfiable || reason.code == errc::stopped)
-    return make_retry(503, reason.message);
-  if (reason.code == errc::timed_out)
-    return make_error(504, reason.message);
   const auto is_of_rows =
       reason.code == errc::invalid_argument || reason.code == errc::mismatch || reason.code == errc::not_found;
   return is_of_rows ? make_error(422, "the model cannot predict for these rows: " + reason.message)
                     : make_error(500, "the prediction failed: " + reason.message);
+}
+
+response response_of(unanswered reason) {
+  switch (reason) {
+  case unanswered::queue_full:
+    return make_retry(503, "as many rows wait as may: try again, or ask for more replicas");
+  case unanswered::late:
+    return make_error(504, "the prediction did not come in time: try again, or ask for more replicas");
+  case unanswered::stopped:
+    return make_retry(503, "the server stops: send the request to another one");
+  }
+  return make_error(500, "a prediction without an outcome: report a bug");
+}
+
+/// The response for a reload that failed.
+response response_of_reload(const error& reason) {
+  if (reason.code == errc::stopped)
+    return make_retry(503, reason.message);
+  if (reason.code == errc::timed_out)
+    return make_error(504, reason.message);
+  constexpr std::array of_checkpoint{errc::damaged, errc::mismatch, errc::unsupported_version, errc::invalid_argument,
+                                     errc::not_found};
+  if (std::ranges::find(of_checkpoint, reason.code) != of_checkpoint.end())
+    return make_error(409, "the newest checkpoint cannot be served: " + reason.message);
+  return make_error(500, "the reload failed: " + reason.message);
 }
 
 bool is_media_type(std::string_view value, std::string_view type) {
@@ -114,8 +136,9 @@ expected<void> check(const server_config& config) {
       {"limits.requests_per_second and limits.burst must not be negative",
        !(limits.requests_per_second >= 0) || !(limits.burst >= 0)},
       {"times must be above 0", limits.receive_timeout.count() <= 0 || limits.predict_timeout.count() <= 0 ||
-                                    limits.head_timeout.count() <= 0 || limits.send_timeout.count() <= 0 ||
-                                    limits.idle_timeout.count() <= 0 || batching.max_delay.count() < 0},
+                                    limits.head_timeout.count() <= 0 || limits.reload_timeout.count() <= 0 ||
+                                    limits.send_timeout.count() <= 0 || limits.idle_timeout.count() <= 0 ||
+                                    batching.max_delay.count() < 0},
   }};
   for (const auto& [text, is_wrong] : wrong)
     if (is_wrong)
@@ -126,6 +149,8 @@ expected<void> check(const server_config& config) {
 } // namespace
 
 class server::impl final : public request_handler {
+  enum class phase : std::uint8_t { fresh, starting, running, stopped };
+
  public:
   impl(server_config config, model_origin origin)
       : config_(std::move(config)),
@@ -139,14 +164,22 @@ class server::impl final : public request_handler {
   }
 
   expected<void> start() {
+    {
+      const auto lock = std::lock_guard{phase_mutex_};
+      if (std::exchange(phase_, phase::starting) != phase::fresh)
+        return fail(errc::invalid_argument, "a server starts once, and not after a stop");
+    }
     TROUPE_TRY(check(config_));
     TROUPE_TRY(http_.open());
     TROUPE_TRY(keeper_.start());
     if (!runtime::is_loopback(config_.listen.host) && !http_.is_encrypted())
       notice("warning: requests, responses and the token travel as clear text: give a certificate, or put a proxy with "
              "TLS in front");
+    const auto lock = std::lock_guard{phase_mutex_};
+    if (phase_ == phase::stopped)
+      return fail(errc::stopped, "the server was stopped before it served");
     TROUPE_TRY(http_.run());
-    is_running_ = true;
+    phase_ = phase::running;
     return {};
   }
 
@@ -159,21 +192,22 @@ class server::impl final : public request_handler {
                        port());
   }
 
-  expected<reload_report> reload() { return keeper_.reload(); }
+  expected<reload_report> reload() { return keeper_.reload(time_point::max()); }
+  void request_reload() { keeper_.request_reload(); }
   void check_for_newer() { keeper_.check_for_newer(); }
 
   bool stop(std::chrono::milliseconds grace) {
-    const auto lock = std::lock_guard{stopping_};
+    const auto lock = std::lock_guard{phase_mutex_};
     is_draining_ = true;
-    auto is_drained = true;
-    if (std::exchange(is_running_, false)) {
-      is_drained = http_.drain(grace);
+    // Those who wait for it are answered.
+    keeper_.stop();
+    if (std::exchange(phase_, phase::stopped) == phase::running) {
+      is_drained_ = http_.drain(grace);
       queue_.stop();
       http_.close();
     }
-    keeper_.stop();
     queue_.stop();
-    return is_drained;
+    return is_drained_;
   }
 
   std::optional<response> refuse(const request_head& head) override {
@@ -291,11 +325,14 @@ class server::impl final : public request_handler {
     held.shrink(column_bytes - count * model->inputs->row_bytes());
     if (auto refusal = hold(held, output_bytes))
       return *refusal;
-    auto found = queue_.predict(std::move(*rows), after(begin, config_.limits.predict_timeout));
-    if (!found)
-      return response_of(found.error());
+    const auto outcome = queue_.predict(std::move(*rows), after(begin, config_.limits.predict_timeout));
+    if (const auto* reason = std::get_if<unanswered>(&outcome))
+      return response_of(*reason);
+    if (const auto* reason = std::get_if<error>(&outcome))
+      return response_of(*reason);
     metrics_.count_prediction(std::chrono::duration<double>{std::chrono::steady_clock::now() - begin}.count(), count);
-    return answer_outputs(found->outputs, *found->model, wants_npy);
+    const auto& found = std::get<prediction>(outcome);
+    return answer_outputs(found.outputs, *found.model, wants_npy);
   }
 
   static response answer_outputs(std::span<const float> outputs, const model_face& model, bool as_npy) {
@@ -328,9 +365,18 @@ class server::impl final : public request_handler {
   }
 
   response answer_reload() {
-    auto done = keeper_.reload();
+    /// Of the threads for connections, few wait for models.
+    struct waiter {
+      std::atomic<int>& count;
+      int others = count++;
+      ~waiter() { --count; }
+    };
+    const auto own = waiter{reload_waiters_};
+    if (own.others >= max_reload_waiters)
+      return make_retry(503, "others wait for a reload already");
+    const auto done = keeper_.reload(after(std::chrono::steady_clock::now(), config_.limits.reload_timeout));
     if (!done)
-      return make_error(409, fmt::format("the newest checkpoint cannot be served: {}", done.error().message));
+      return response_of_reload(done.error());
     if (queue_.model() == nullptr)
       return make_retry(503, no_model_text);
     return {200, "application/json",
@@ -355,11 +401,15 @@ class server::impl final : public request_handler {
             config_.replicas};
   }
 
-  void notice(const std::string& line) const {
-    if (config_.notice)
-      config_.notice(line);
-    else
-      std::fprintf(stderr, "%s\n", line.c_str());
+  void notice(const std::string& line) const noexcept {
+    try {
+      if (config_.notice)
+        config_.notice(line);
+      else
+        std::fprintf(stderr, "%s\n", line.c_str());
+    } catch (...) {
+      // An operator who cannot be told does not end the server.
+    }
   }
 
   server_config config_;
@@ -370,8 +420,10 @@ class server::impl final : public request_handler {
   std::optional<rate_limiter> limiter_;
   http_server http_;
   std::atomic<bool> is_draining_ = false;
-  std::mutex stopping_;
-  bool is_running_ = false;
+  std::atomic<int> reload_waiters_ = 0;
+  std::mutex phase_mutex_;
+  phase phase_ = phase::fresh;
+  bool is_drained_ = true;
 };
 
 server::server(server_config config, model_origin origin)
@@ -395,6 +447,10 @@ std::string server::url() const {
 
 expected<reload_report> server::reload() {
   return impl_->reload();
+}
+
+void server::request_reload() {
+  impl_->request_reload();
 }
 
 void server::check_for_newer() {

@@ -220,3 +220,26 @@ TEST_CASE("pages of other sites are told by what browsers send, and tokens by th
   for (const auto* bad : {"", "=", "a%20b", "a b", "a=b", "a\n", "\xc3\xa4"})
     CHECK_FALSE_MESSAGE(is_token_text(bad), bad);
 }
+
+TEST_CASE("a checkpoint that fails for a reason that may pass is tried again, later each time") {
+  using outlook = refused_checkpoints::outlook;
+  refused_checkpoints refused;
+  CHECK(refused.add("a", outlook::may_pass, start));
+  CHECK(refused.add("b", outlook::hopeless, start));
+  CHECK(refused.at(start + 999ms).size() == 2);
+  CHECK(refused.at(start + 1s) == std::set<std::filesystem::path>{"b"});
+  // Reported once.
+  CHECK_FALSE(refused.add("a", outlook::may_pass, start));
+  CHECK(refused.at(start + 1999ms).contains("a"));
+  CHECK_FALSE(refused.at(start + 2s).contains("a"));
+  for (auto i = 0; i < 100; ++i)
+    CHECK_FALSE(refused.add("a", outlook::may_pass, start));
+  CHECK(refused.at(start + 299s).contains("a"));
+  CHECK_FALSE(refused.at(start + 300s).contains("a"));
+  CHECK(refused.at(start + 1000h).contains("b"));
+  refused.retry();
+  CHECK(refused.at(start).empty());
+  CHECK(refused.size() == 2);
+  refused.keep(std::vector<serialization::checkpoint_entry>{{step_id{1}, "b"}});
+  CHECK(refused.size() == 1);
+}

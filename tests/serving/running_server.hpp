@@ -30,6 +30,23 @@ struct predictor_script {
   /// Added to each sum.
   std::atomic<float> offset = 0;
   std::atomic<int> alive = 0;
+  std::atomic<int> loads = 0;
+  /// Whether models load, or wait until they may.
+  bool loads_freely = true;
+
+  void set_loading(bool freely) {
+    {
+      const auto lock = std::lock_guard{mutex};
+      loads_freely = freely;
+    }
+    changed.notify_all();
+  }
+
+  void load() {
+    auto lock = std::unique_lock{mutex};
+    ++loads;
+    changed.wait(lock, [this] { return loads_freely; });
+  }
 
   void set_open(bool open) {
     {
@@ -53,7 +70,8 @@ struct predictor_script {
   }
 };
 
-/// Gives the sum and the product of two numbers. A negative first one is an error, a second one of 1000 an exception.
+/// Gives the sum and the product of two numbers. A negative first one is an error, a second one of 1000 to 3000
+/// another, or an exception.
 class sum_predictor final : public inference::predictor {
  public:
   explicit sum_predictor(predictor_script& script) : script_(script), offset_(script.offset) { ++script_.alive; }
@@ -71,6 +89,10 @@ class sum_predictor final : public inference::predictor {
         return fail(errc::invalid_argument, "the first number is negative");
       if (numbers[2 * i + 1] == 1000)
         throw std::runtime_error{"a thousand"};
+      if (numbers[2 * i + 1] == 2000)
+        return fail(errc::unsatisfiable, "no memory on the device");
+      if (numbers[2 * i + 1] == 3000)
+        throw 3000; // NOLINT(hicpp-exception-baseclass): what others' code may do
       out[2 * i] = numbers[2 * i] + numbers[2 * i + 1] + offset_;
       out[2 * i + 1] = numbers[2 * i] * numbers[2 * i + 1];
     }
@@ -97,6 +119,7 @@ struct running_server {
 
   serving::program_model model() {
     return {[this]() -> expected<serving::served_model> {
+      script.load();
       return serving::served_model{std::make_unique<sum_predictor>(script), {{"x", dtype::f32, {2}, {}}}};
     }};
   }

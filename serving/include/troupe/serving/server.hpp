@@ -63,6 +63,8 @@ struct limits_config {
   std::chrono::milliseconds head_timeout{10'000};
   /// From the last byte of a request to its prediction.
   std::chrono::milliseconds predict_timeout{30'000};
+  /// From a request for a reload to its answer; the reload goes on.
+  std::chrono::milliseconds reload_timeout{300'000};
   /// How long a client may take for a response.
   std::chrono::milliseconds send_timeout{30'000};
   /// How long an open connection may wait without a request.
@@ -90,14 +92,14 @@ struct reload_report {
   std::filesystem::path checkpoint = {};
 };
 
-/// Serves one model by HTTP. All members but `start` are thread-safe.
+/// Serves one model by HTTP. Thread-safe.
 ///
 ///     auto server = serving::server{{.listen = {.port = 8080}}, serving::checkpoint_models{"runs/latest", load}};
 ///     value_or_throw(server.start());
 class server {
  public:
   server(server_config config, model_origin origin);
-  /// Stops without a grace.
+  /// Stops without a grace, and waits for models that are being loaded or predict: these cannot be interrupted.
   ~server();
   server(const server&) = delete;
   server& operator=(const server&) = delete;
@@ -105,7 +107,7 @@ class server {
   /// Loads the model and listens. Returns once requests are answered; a run that has no checkpoint yet is waited for in
   /// the background, and until then the server is not ready. Once. Fails with `errc::invalid_argument` for a
   /// configuration that cannot be, `errc::already_exists` for a port that is taken, `errc::not_authenticated` for a
-  /// certificate that cannot be used, and as loading the model does.
+  /// certificate that cannot be used, `errc::stopped` if `stop` is called meanwhile, and as loading the model does.
   [[nodiscard]] expected<void> start();
 
   /// The port that it listens on; 0 before `start`.
@@ -115,15 +117,18 @@ class server {
   [[nodiscard]] std::string url() const;
 
   /// Serves the newest usable checkpoint, even if it has a smaller step than the one served, after all its replicas
-  /// have loaded it. Requests meanwhile are answered by the model before. Fails as loading does, and the model before
-  /// is kept.
+  /// have loaded it. Requests meanwhile are answered by the model before. Calls that come while another is under way
+  /// share the next. Fails as loading does, and the model before is kept; with `errc::stopped` once the server stops.
   [[nodiscard]] expected<reload_report> reload();
+
+  /// The same in the background: the outcome is told by `server_config::notice`.
+  void request_reload();
 
   /// Has a newer checkpoint looked for at once, in the background.
   void check_for_newer();
 
-  /// Ends the readiness, refuses connections, answers all requests that have been received, and ends what is left after
-  /// `grace`. Returns whether nothing was. Idempotent.
+  /// Closes the port, answers all requests that have been received, and ends what is left after `grace`. Returns
+  /// whether nothing was, without waiting for a model that is being loaded or predicts. Idempotent.
   bool stop(std::chrono::milliseconds grace);
 
  private:

@@ -1,5 +1,7 @@
 #include "http/transport.hpp"
 
+#include <troupe/serialization/files/private_file.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -11,7 +13,6 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
@@ -137,12 +138,7 @@ void tls_context::deleter::operator()(ssl_ctx_st* context) const noexcept {
 }
 
 expected<tls_context> tls_context::load(const listen_config& config) {
-  struct stat status {};
-  if (::stat(config.key.c_str(), &status) != 0)
-    return fail(errc::not_authenticated, system_error(config.key.string()).message);
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-    return fail(errc::not_authenticated,
-                fmt::format("{} may be used by other users: chmod 600 {}", config.key.string(), config.key.string()));
+  TROUPE_TRY(serialization::check_private(config.key));
   tls_context result;
   result.context_.reset(SSL_CTX_new(TLS_server_method()));
   auto* context = result.context_.get();

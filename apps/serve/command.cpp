@@ -86,7 +86,7 @@ void add_options(CLI::App& cli, arguments& given) {
       ->check(CLI::Range(1, 16'384))
       ->capture_default_str();
   cli.add_option("--source-connections", server.limits.max_source_connections,
-                 "The most of one address (default: half of them; no limit without --host)")
+                 "The most of one address (default: half of them; on loopback no limit)")
       ->check(CLI::Range(1, 16'384));
   cli.add_option("--max-body", given.max_body_mib, "The most MiB of a request's body; more get 413")
       ->check(CLI::Range(1, 4096))

@@ -50,7 +50,9 @@ int train_and_serve(caf::actor_system& system, const function& train, const trai
   const auto directory = config.run.storage_path / config.run.name;
   auto server = std::make_shared<serving::server>(
       serving::server_config{.name = "line", .listen = {.port = port}},
-      serving::checkpoint_models{.path = directory, .load = load, .absent = serving::absent_run::wait});
+      // The follower tells of checkpoints: nobody has to look.
+      serving::checkpoint_models{
+          .path = directory, .load = load, .poll_every = {}, .absent = serving::absent_run::wait});
   value_or_throw(server->start());
   std::printf("serving at %s\n", server->url().c_str());
   std::fflush(stdout);

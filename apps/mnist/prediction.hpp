@@ -1,9 +1,7 @@
 #pragma once
 
-#include <troupe/data/column.hpp>
 #include <troupe/inference/batch_predictor.hpp>
-
-#include <vector>
+#include <troupe/inference/loaded_model.hpp>
 
 namespace mnist {
 
@@ -12,14 +10,8 @@ namespace mnist {
 [[nodiscard]] troupe::inference::prediction_job
 make_prediction_job(const troupe::inference::prediction_request& request);
 
-/// A predictor of the likeliest class of an image and its probability, and the column that it takes.
-struct image_model {
-  troupe::inference::predictor_ptr predictor;
-  std::vector<troupe::data::column_spec> inputs;
-};
-
-/// Loads the network of a checkpoint, to predict in this thread, without LibTorch's own. Throws `troupe::exception` for
-/// a checkpoint of another model.
-[[nodiscard]] image_model load_model(const troupe::serialization::checkpoint& source);
+/// Loads the network of a checkpoint, to predict the likeliest class of an image and its probability in this thread,
+/// without LibTorch's own. Throws `troupe::exception` for a checkpoint of another model.
+[[nodiscard]] troupe::inference::loaded_model load_model(const troupe::serialization::checkpoint& source);
 
 } // namespace mnist

@@ -222,7 +222,7 @@ inference::prediction_job make_prediction_job(const inference::prediction_reques
   return {rows, make_predictor(request.model)};
 }
 
-image_model load_model(const serialization::checkpoint& source) {
+inference::loaded_model load_model(const serialization::checkpoint& source) {
   // Of this thread.
   at::set_num_threads(1);
   return {make_predictor(source), {{"image", dtype::u8, {28, 28}, {}}}};

@@ -1,14 +1,11 @@
 #pragma once
 
-#include <troupe/data/column.hpp>
 #include <troupe/error.hpp>
-#include <troupe/inference/predictor.hpp>
+#include <troupe/inference/loaded_model.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
-#include <vector>
 
 /// The models of the programs in apps/, for `predict` and `troupe-serve`.
 namespace predict {
@@ -20,11 +17,7 @@ enum class model_kind : std::uint8_t { charlm, xgboost, lightgbm, mnist, onnx, k
 /// `errc::invalid_argument` for a checkpoint of gpt.
 [[nodiscard]] troupe::expected<model_kind> kind_of(const troupe::serialization::checkpoint& source);
 
-/// A predictor and the columns that it takes for a row.
-struct loaded_model {
-  troupe::inference::predictor_ptr predictor;
-  std::vector<troupe::data::column_spec> inputs;
-};
+using troupe::inference::loaded_model;
 
 /// Files outside of the checkpoint that some kinds need; empty for the usual places.
 struct model_files {

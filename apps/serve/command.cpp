@@ -1,28 +1,29 @@
 #include <serve/command.hpp>
 
 #include <command_line.hpp>
+#include <execute_beside.hpp>
+#include <serve/signal_watch.hpp>
 
 #include <troupe/error.hpp>
 #include <troupe/onnxruntime.hpp>
-#include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/files/private_file.hpp>
 #include <troupe/serialization/files/temporary_directory.hpp>
+#include <troupe/serving/model_path.hpp>
 #include <troupe/serving/server.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <fstream>
 #include <iterator>
+#include <mutex>
+#include <optional>
 #include <string>
-#include <sys/stat.h>
-#include <thread>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -50,8 +51,9 @@ struct arguments {
   predict::model_files files = {};
 };
 
+/// Never 0 for a time that is not.
 std::chrono::milliseconds milliseconds_of(double seconds) {
-  return std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1000)};
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>{seconds});
 }
 
 void add_options(CLI::App& cli, arguments& given) {
@@ -83,6 +85,9 @@ void add_options(CLI::App& cli, arguments& given) {
   cli.add_option("--max-connections", server.limits.max_connections, "The most open connections")
       ->check(CLI::Range(1, 16'384))
       ->capture_default_str();
+  cli.add_option("--source-connections", server.limits.max_source_connections,
+                 "The most of one address (default: half of them; on loopback no limit)")
+      ->check(CLI::Range(1, 16'384));
   cli.add_option("--max-body", given.max_body_mib, "The most MiB of a request's body; more get 413")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
@@ -118,54 +123,48 @@ void add_options(CLI::App& cli, arguments& given) {
   cli.footer("Exit codes: 0 stopped by a signal, 1 failed, or requests were left after the grace, 2 wrong usage.");
 }
 
+std::string trimmed(const std::string& text) {
+  constexpr auto space = " \t\r\n";
+  const auto begin = text.find_first_not_of(space);
+  return begin == std::string::npos ? std::string{} : text.substr(begin, text.find_last_not_of(space) - begin + 1);
+}
+
 std::string read_token(const std::string& file) {
   if (file.empty()) {
     const auto* value = std::getenv(token_variable);
-    return value == nullptr ? std::string{} : value;
+    return value == nullptr ? std::string{} : trimmed(value);
   }
-  struct stat status {};
-  if (::stat(file.c_str(), &status) != 0)
-    throw exception{system_error(file)};
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-    throw exception{errc::not_authenticated, fmt::format("{} may be used by other users: chmod 600 {}", file, file)};
+  value_or_throw(serialization::check_private(file));
   auto in = std::ifstream{file, std::ios::binary};
-  auto token = std::string{std::istreambuf_iterator<char>{in}, {}};
-  while (!token.empty() && std::isspace(static_cast<unsigned char>(token.back())) != 0)
-    token.pop_back();
+  const auto token = trimmed({std::istreambuf_iterator<char>{in}, {}});
   if (token.empty())
     throw exception{errc::invalid_argument, fmt::format("{} has no token", file)};
   return token;
 }
 
-/// The newest checkpoint that a path means now, unread.
-std::optional<fs::path> checkpoint_at(const fs::path& path) {
-  auto code = std::error_code{};
-  for (const auto& directory : {path / "checkpoints", path})
-    if (fs::is_directory(directory, code))
-      if (const auto all = serialization::list_checkpoints(directory); all && !all->empty())
-        return all->back().path;
-  return fs::is_directory(path, code) ? std::optional{path} : std::nullopt;
-}
-
-/// Becomes another program of the same directory. Returns if that fails.
-void execute(const std::string& name, char** argv) {
-  auto code = std::error_code{};
-  const auto path = fs::read_symlink("/proc/self/exe", code).parent_path() / name;
-  ::execv(path.c_str(), argv);
-  throw exception{errc::unsatisfiable,
-                  fmt::format("this model is served by {}, which cannot be started: {}: it is built where LibTorch is",
-                              path.string(), std::strerror(errno))};
-}
-
-void become_program_for(const program_kind& program, const fs::path& path, char** argv) {
-  const auto newest = checkpoint_at(path);
-  if (!newest)
+/// Becomes the wider program if that serves the model and this one does not. While the model is not there, the wider
+/// one waits for it, where it is built.
+void become_program_for(const program_kind& program, const fs::path& path, serving::absent_run absent, char** argv) {
+  if (program.wider_program.empty())
     return;
+  const auto wider = apps::program_beside(program.wider_program);
+  const auto newest = value_or_throw(serving::newest_checkpoint(path, absent));
+  if (!newest) {
+    if (::access(wider.c_str(), X_OK) == 0)
+      throw exception{apps::execute(wider, argv)};
+    return;
+  }
+  // What is wrong with it is said when it is loaded.
   const auto source = serialization::checkpoint::open(*newest);
   const auto kind = source ? predict::kind_of(*source) : fail(source.error());
-  if (kind)
-    if (const auto other = program.other_program(*kind))
-      execute(*other, argv);
+  if (kind && !program.serves(*kind))
+    throw exception{errc::unsatisfiable,
+                    fmt::format("this model needs another program, which is built where LibTorch is: {}",
+                                apps::execute(wider, argv).message)};
+}
+
+serving::absent_run absent_of(const arguments& given) {
+  return given.wait ? serving::absent_run::wait : serving::absent_run::refuse;
 }
 
 fs::path make_scratch() {
@@ -186,74 +185,99 @@ serving::checkpoint_models models_of(const program_kind& program, const argument
   serving::checkpoint_models result;
   result.path = path;
   result.poll_every = milliseconds_of(given.poll_seconds);
-  result.absent = given.wait ? serving::absent_run::wait : serving::absent_run::refuse;
+  result.absent = absent_of(given);
   result.load = [&program,
                  files = given.files](const serialization::checkpoint& source) -> expected<serving::served_model> {
-    auto model = program.load(source, files);
-    return serving::served_model{std::move(model.predictor), std::move(model.inputs)};
+    return program.load(source, files);
   };
   return result;
 }
 
-/// Serves until a signal comes. The signals are blocked.
-int serve_until_stopped(serving::server& server, const sigset_t& signals, std::chrono::milliseconds grace,
-                        const char* name) {
-  std::thread reloading;
-  auto signal = 0;
-  for (;;) {
-    ::sigwait(&signals, &signal);
-    if (signal != SIGHUP)
-      break;
-    if (reloading.joinable())
-      reloading.join();
-    reloading = std::thread{[&server, name] {
-      if (const auto done = server.reload(); !done)
-        std::fprintf(stderr, "%s: %s\n", name, done.error().message.c_str());
-      else if (!done->changed)
-        std::fprintf(stderr, "%s: there is nothing newer than step %llu\n", name,
-                     static_cast<unsigned long long>(done->step));
-    }};
-  }
-  // A second signal ends the process.
-  ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  std::fprintf(stderr, "%s: stopping; a second signal does not wait for requests\n", name);
-  const auto is_drained = server.stop(grace);
-  if (reloading.joinable())
-    reloading.join();
-  if (!is_drained)
-    std::fprintf(stderr, "%s: requests were left after %lld s\n", name,
-                 static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(grace).count()));
-  return is_drained ? 0 : 1;
-}
+/// What signals act upon: first a model that is imported, then the server. Thread-safe.
+class session {
+ public:
+  session(const char* name, std::chrono::milliseconds grace) : name_(name), grace_(grace) {}
 
-int serve_model(const program_kind& program, arguments given, char** argv) {
-  auto path = fs::path{given.model};
-  std::optional<serialization::temporary_directory> imported;
-  if (path.extension() == ".onnx") {
-    imported.emplace(make_scratch());
-    path = value_or_throw(onnxruntime::store_model(path, imported->path()));
-  } else {
-    become_program_for(program, path, argv);
+  void import_into(fs::path scratch) {
+    const auto lock = std::lock_guard{mutex_};
+    scratch_ = std::move(scratch);
   }
+
+  /// The server outlives the signals.
+  void serve(serving::server& server) {
+    const auto lock = std::lock_guard{mutex_};
+    server_ = &server;
+  }
+
+  void reload() {
+    const auto lock = std::lock_guard{mutex_};
+    if (server_ != nullptr)
+      server_->request_reload();
+  }
+
+  void stop() {
+    std::fprintf(stderr, "%s: stopping; a second signal does not wait for requests\n", name_);
+    const auto lock = std::lock_guard{mutex_};
+    if (server_ == nullptr) {
+      auto ignored = std::error_code{};
+      if (!scratch_.empty())
+        fs::remove_all(scratch_, ignored);
+      ::_exit(0);
+    }
+    is_drained_ = server_->stop(grace_);
+    if (!is_drained_)
+      std::fprintf(stderr, "%s: requests were left after %lld s\n", name_,
+                   static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(grace_).count()));
+  }
+
+  [[nodiscard]] bool is_drained() {
+    const auto lock = std::lock_guard{mutex_};
+    return is_drained_;
+  }
+
+ private:
+  const char* name_;
+  std::chrono::milliseconds grace_;
+  std::mutex mutex_;
+  fs::path scratch_;
+  serving::server* server_ = nullptr;
+  bool is_drained_ = true;
+};
+
+/// Returns only with an exception.
+void serve_model(const program_kind& program, arguments given, char** argv) {
+  auto path = fs::path{given.model};
+  const auto is_file = path.extension() == ".onnx";
+  if (!is_file)
+    become_program_for(program, path, absent_of(given), argv);
   if (given.server.name.empty())
     given.server.name = name_of(given.model);
   given.server.listen.token = read_token(given.token_file);
   given.server.notice = [name = program.name](std::string_view line) {
     std::fprintf(stderr, "%s: %.*s\n", name, static_cast<int>(line.size()), line.data());
   };
-  // Before there are threads, which inherit it.
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  for (auto each : {SIGINT, SIGTERM, SIGHUP})
-    ::sigaddset(&signals, each);
-  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  auto server = serving::server{given.server, models_of(program, given, path)};
-  value_or_throw(server.start());
+  auto here = session{program.name, milliseconds_of(given.grace_seconds)};
+  std::optional<serving::server> server;
+  auto signals = signal_watch{{[&] { here.reload(); }, [&] { here.stop(); }}};
+  std::optional<serialization::temporary_directory> imported;
+  if (is_file) {
+    imported.emplace(make_scratch());
+    here.import_into(imported->path());
+    path = value_or_throw(onnxruntime::store_model(path, imported->path()));
+  }
+  here.serve(server.emplace(given.server, models_of(program, given, path)));
+  const auto started = server->start();
+  if (!started && started.error().code != errc::stopped)
+    throw exception{started.error()};
   // The replicas have read it.
   imported.reset();
-  std::printf("%s: listening on %s\n", program.name, server.url().c_str());
-  std::fflush(stdout);
-  return serve_until_stopped(server, signals, milliseconds_of(given.grace_seconds), program.name);
+  if (started) {
+    std::printf("%s: listening on %s\n", program.name, server->url().c_str());
+    std::fflush(stdout);
+  }
+  signals.wait();
+  // Models that are being loaded, or predict, cannot be interrupted: they end with the process.
+  ::_exit(here.is_drained() ? 0 : 1);
 }
 
 } // namespace
@@ -270,10 +294,16 @@ int run(const program_kind& program, int argc, char** argv) {
   given.server.limits.predict_timeout = milliseconds_of(given.predict_seconds);
   given.server.limits.idle_timeout = milliseconds_of(given.idle_seconds);
   given.server.limits.max_body_bytes = given.max_body_mib << 20;
+  // One request can be held whatever its form: its body, its rows and its response.
   given.server.limits.max_total_body_bytes =
-      std::max(given.server.limits.max_total_body_bytes, given.server.limits.max_body_bytes);
+      std::max(given.server.limits.max_total_body_bytes, 4 * given.server.limits.max_body_bytes);
+  if (given.server.batching.max_queued_rows < given.server.limits.max_request_rows) {
+    std::fprintf(stderr, "%s: --queue-rows must be at least --request-rows\n", program.name);
+    return apps::exit_usage;
+  }
   try {
-    return serve_model(program, std::move(given), argv);
+    serve_model(program, std::move(given), argv);
+    return 1;
   } catch (const exception& x) {
     std::fprintf(stderr, "%s: %s\n", program.name, x.what());
     const auto is_usage = x.code() == errc::invalid_argument || x.code() == errc::not_found;

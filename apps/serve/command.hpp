@@ -6,7 +6,7 @@
 
 #include <filesystem>
 #include <functional>
-#include <optional>
+#include <string>
 
 /// The command line of the programs that serve predictions.
 namespace serve {
@@ -19,8 +19,10 @@ struct program_kind {
   std::function<predict::loaded_model(const troupe::serialization::checkpoint& source,
                                       const predict::model_files& files)>
       load;
-  /// The name of another program, beside this one, that serves models of this kind; nothing for this one.
-  std::function<std::optional<std::string>(predict::model_kind kind)> other_program;
+  /// Whether it serves models of a kind.
+  std::function<bool(predict::model_kind kind)> serves;
+  /// The name of a program beside this one that serves all kinds; empty for this one.
+  std::string wider_program;
 };
 
 /// Parses the command line and serves until SIGINT or SIGTERM. Returns the exit code, or executes the other program.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "decisions/batch_queue.hpp"
+#include "decisions/input_table.hpp"
 #include "decisions/rows.hpp"
 #include "metrics.hpp"
 
@@ -15,6 +16,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace troupe::serving {
@@ -26,34 +29,41 @@ struct model_face {
   std::uint64_t version = 0;
   std::filesystem::path checkpoint;
   std::string library;
-  std::vector<data::column_spec> inputs;
+  std::shared_ptr<const input_table> inputs;
   std::vector<std::string> outputs;
 };
 
 using model_face_ptr = std::shared_ptr<const model_face>;
+
+struct prediction {
+  std::vector<float> outputs;
+  model_face_ptr model;
+};
+
+/// Why a request has no prediction, for reasons that are not the model's.
+enum class unanswered : std::uint8_t { queue_full, late, stopped };
+
+/// An error is the predictor's.
+using prediction_outcome = std::variant<prediction, error, unanswered>;
 
 /// A request between the thread that answers it and the replica that predicts.
 class pending_request {
  public:
   explicit pending_request(row_values rows) : rows_(std::move(rows)) {}
 
-  struct result {
-    std::vector<float> outputs;
-    model_face_ptr model;
-  };
-
   [[nodiscard]] const row_values& rows() const noexcept { return rows_; }
 
-  void complete(expected<result> outcome);
+  /// The first outcome counts.
+  void complete(prediction_outcome outcome) noexcept;
 
-  /// Nothing if there is no outcome at the deadline.
-  [[nodiscard]] std::optional<expected<result>> wait_until(time_point deadline);
+  /// `unanswered::late` if there is no outcome at the deadline. Once.
+  [[nodiscard]] prediction_outcome wait_until(time_point deadline);
 
  private:
   row_values rows_;
   std::mutex mutex_;
   std::condition_variable done_;
-  std::optional<expected<result>> outcome_;
+  std::optional<prediction_outcome> outcome_;
 };
 
 using pending_ptr = std::shared_ptr<pending_request>;
@@ -63,9 +73,8 @@ class dispatcher {
  public:
   explicit dispatcher(const batch_config& config) : queue_(config) {}
 
-  /// Waits for the prediction. Fails with `errc::unsatisfiable` if the queue is full, `errc::timed_out`,
-  /// `errc::stopped` and as the predictor does.
-  [[nodiscard]] expected<pending_request::result> predict(row_values rows, time_point deadline);
+  /// Waits for the prediction.
+  [[nodiscard]] prediction_outcome predict(row_values rows, time_point deadline);
 
   /// Waits for the next batch of this model's replicas; empty once another model is served, and after `stop`.
   [[nodiscard]] std::vector<pending_ptr> take(std::uint64_t version);
@@ -76,7 +85,7 @@ class dispatcher {
   /// The model that is served; null before the first.
   [[nodiscard]] model_face_ptr model() const;
 
-  /// Fails all requests that wait or come later, and lets the replicas go.
+  /// Fails all requests, those that are being predicted included, and lets the replicas go.
   void stop();
 
   [[nodiscard]] std::uint64_t queued_rows() const;
@@ -86,7 +95,8 @@ class dispatcher {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   batch_queue queue_;
-  std::map<batch_queue::ticket, pending_ptr> waiting_;
+  /// Those that somebody waits for: in the queue, or being predicted.
+  std::map<batch_queue::ticket, pending_ptr> requests_;
   model_face_ptr model_;
   bool is_stopped_ = false;
 };

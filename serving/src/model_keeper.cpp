@@ -2,41 +2,17 @@
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serving/model_path.hpp>
 
+#include <algorithm>
+#include <exception>
 #include <fmt/format.h>
+#include <system_error>
 #include <utility>
 
 namespace troupe::serving {
 
 namespace fs = std::filesystem;
-
-namespace {
-
-/// The directory whose checkpoints `path` means; empty if it is a checkpoint itself.
-expected<fs::path> followed_directory(const checkpoint_models& models) {
-  auto code = std::error_code{};
-  if (!fs::exists(models.path, code)) {
-    if (models.absent == absent_run::wait)
-      return models.path / "checkpoints";
-    return fail(errc::not_found, fmt::format("{} does not exist: name a checkpoint, or a run's directory such as "
-                                             "runs/latest",
-                                             models.path.string()));
-  }
-  // A link such as runs/latest leads elsewhere when another run starts.
-  const auto path = fs::canonical(models.path, code);
-  if (code)
-    return fail(errc::io_error, fmt::format("{}: {}", models.path.string(), code.message()));
-  if (serialization::parse_checkpoint_name(path.filename().string()))
-    return fs::path{};
-  if (path.filename() == "checkpoints")
-    return path;
-  if (fs::is_directory(path / "checkpoints", code) || models.absent == absent_run::wait)
-    return path / "checkpoints";
-  // A checkpoint whose directory has another name; opening it says what is wrong with any other.
-  return fs::path{};
-}
-
-} // namespace
 
 model_keeper::model_keeper(const server_config& config, model_origin origin, dispatcher& queue, metrics& counts,
                            notice_function notice)
@@ -50,65 +26,117 @@ model_keeper::model_keeper(const server_config& config, model_origin origin, dis
 
 model_keeper::~model_keeper() {
   stop();
+  if (loading_.joinable())
+    loading_.join();
 }
 
 expected<void> model_keeper::start() {
   auto every = std::chrono::milliseconds{0};
   if (auto* models = std::get_if<checkpoint_models>(&origin_)) {
-    TROUPE_TRY(followed_, followed_directory(*models));
-    every = models->poll_every;
+    TROUPE_TRY(followed_, followed_directory(models->path, models->absent));
+    every = followed_.empty() ? every : models->poll_every;
   }
-  TROUPE_TRY(replace(reload_reach::any));
+  const auto first = add_job(reload_reach::any, false);
+  try {
+    loading_ = std::thread{[this, every] { work(every); }};
+  } catch (const std::system_error& x) {
+    return fail(errc::unsatisfiable, fmt::format("no thread to load models: {}", x.what()));
+  }
+  TROUPE_TRY(await(first, time_point::max()));
   if (queue_.model() == nullptr)
     notice_(fmt::format("there is no checkpoint in {} yet: waiting for the first", followed_.string()));
-  if (!followed_.empty())
-    watching_ = std::thread{[this, every] { watch(every); }};
   return {};
 }
 
-expected<reload_report> model_keeper::reload() {
-  return replace(reload_reach::any);
+expected<reload_report> model_keeper::reload(time_point deadline) {
+  return await(add_job(reload_reach::any, false), deadline);
+}
+
+void model_keeper::request_reload() {
+  (void)add_job(reload_reach::any, true);
 }
 
 void model_keeper::check_for_newer() {
-  {
-    const auto lock = std::lock_guard{watch_mutex_};
-    if (watch_state_ == watch_state::waiting)
-      watch_state_ = watch_state::asked;
-  }
-  watch_changed_.notify_one();
+  (void)add_job(reload_reach::newer, false);
 }
 
 void model_keeper::stop() {
   {
-    const auto lock = std::lock_guard{watch_mutex_};
-    watch_state_ = watch_state::stopped;
+    const auto lock = std::lock_guard{mutex_};
+    is_stopped_ = true;
   }
-  watch_changed_.notify_one();
-  if (watching_.joinable())
-    watching_.join();
+  changed_.notify_all();
 }
 
-void model_keeper::watch(std::chrono::milliseconds every) {
-  auto lock = std::unique_lock{watch_mutex_};
-  while (watch_state_ != watch_state::stopped) {
-    const auto is_due = [this] { return watch_state_ != watch_state::waiting; };
-    if (every.count() > 0)
-      watch_changed_.wait_for(lock, every, is_due);
-    else
-      watch_changed_.wait(lock, is_due);
-    if (watch_state_ == watch_state::stopped)
-      return;
-    watch_state_ = watch_state::waiting;
+model_keeper::job_ptr model_keeper::add_job(reload_reach reach, bool is_told) {
+  const auto lock = std::lock_guard{mutex_};
+  if (waiting_ == nullptr)
+    waiting_ = std::make_shared<job>();
+  if (reach == reload_reach::any)
+    waiting_->reach = reach;
+  waiting_->is_told = waiting_->is_told || is_told;
+  changed_.notify_all();
+  return waiting_;
+}
+
+expected<reload_report> model_keeper::await(const job_ptr& wanted, time_point deadline) {
+  auto lock = std::unique_lock{mutex_};
+  const auto is_over = [&] { return wanted->outcome || is_stopped_; };
+  if (deadline == time_point::max())
+    changed_.wait(lock, is_over);
+  else
+    changed_.wait_until(lock, deadline, is_over);
+  if (wanted->outcome)
+    return *wanted->outcome;
+  return is_stopped_ ? fail(errc::stopped, "the server stops")
+                     : fail(errc::timed_out, "the model is still being loaded, and will be served then");
+}
+
+void model_keeper::work(std::chrono::milliseconds every) noexcept {
+  auto lock = std::unique_lock{mutex_};
+  while (const auto now = next_job(lock, every)) {
     lock.unlock();
-    // What fails has been reported.
-    (void)replace(reload_reach::newer);
+    auto outcome = replace_safely(now->reach);
+    lock.lock();
+    now->outcome = std::move(outcome);
+    const auto is_told = now->is_told && !is_stopped_;
+    lock.unlock();
+    changed_.notify_all();
+    if (is_told)
+      tell(*now);
     lock.lock();
   }
 }
 
+model_keeper::job_ptr model_keeper::next_job(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds every) {
+  const auto is_due = [this] { return waiting_ != nullptr || is_stopped_; };
+  if (every.count() > 0)
+    changed_.wait_until(lock, after(std::chrono::steady_clock::now(), every), is_due);
+  else
+    changed_.wait(lock, is_due);
+  if (is_stopped_)
+    return nullptr;
+  return waiting_ == nullptr ? std::make_shared<job>() : std::exchange(waiting_, nullptr);
+}
+
+void model_keeper::tell(const job& done) const {
+  if (!*done.outcome)
+    notice_(done.outcome->error().message);
+  else if (!(*done.outcome)->changed)
+    notice_(fmt::format("there is nothing newer than step {}", (*done.outcome)->step));
+}
+
+expected<reload_report> model_keeper::replace_safely(reload_reach reach) {
+  try {
+    return replace(reach);
+  } catch (const std::exception& x) {
+    return fail(errc::internal, fmt::format("a model could not be loaded: {}", x.what()));
+  } catch (...) {
+    return fail(errc::internal, "a model could not be loaded");
+  }
+}
+
 expected<reload_report> model_keeper::replace(reload_reach reach) {
-  const auto lock = std::lock_guard{loading_};
   if (const auto* own = std::get_if<program_model>(&origin_)) {
     auto result = take_over(own->make, model_face{});
     if (!result)
@@ -127,14 +155,21 @@ expected<reload_report> model_keeper::replace(reload_reach reach) {
 
 expected<reload_report> model_keeper::take_newest(const checkpoint_models& models, reload_reach reach) {
   if (reach == reload_reach::any)
-    refused_.clear();
-  auto tried = refused_;
+    refused_.retry();
+  auto tried = refused_.at(std::chrono::steady_clock::now());
   std::optional<error> trouble;
   for (;;) {
-    TROUPE_TRY(auto all, serialization::list_checkpoints(followed_));
+    auto all = serialization::list_checkpoints(followed_);
+    if (!all) {
+      if (std::exchange(list_trouble_, all.error().message) != all.error().message)
+        notice_(fmt::format("warning: checkpoints are not found: {}", all.error().message));
+      return fail(std::move(all.error()));
+    }
+    list_trouble_.clear();
+    refused_.keep(*all);
     const auto served = queue_.model();
     const auto choice = choose_checkpoint(
-        all, served == nullptr ? std::nullopt : std::optional{step_id{served->label.step}}, tried, reach);
+        *all, served == nullptr ? std::nullopt : std::optional{step_id{served->label.step}}, tried, reach);
     if (!choice) {
       // With an older one served instead, the newest is still what was asked for.
       if (trouble && reach == reload_reach::any)
@@ -144,6 +179,8 @@ expected<reload_report> model_keeper::take_newest(const checkpoint_models& model
     auto result = take_checkpoint(models, choice->path);
     if (result)
       return report(true);
+    if (result.error().code == errc::stopped)
+      return fail(std::move(result.error()));
     refuse(choice->path, result.error());
     tried.insert(choice->path);
     if (!trouble)
@@ -153,9 +190,9 @@ expected<reload_report> model_keeper::take_newest(const checkpoint_models& model
 
 void model_keeper::refuse(const fs::path& path, const error& reason) {
   counts_.count_reload(false);
-  if (reason.code == errc::damaged || reason.code == errc::mismatch)
-    refused_.insert(path);
-  if (!reported_.insert(path).second)
+  const auto is_hopeless = reason.code == errc::damaged || reason.code == errc::mismatch;
+  if (!refused_.add(path, is_hopeless ? refused_checkpoints::outlook::hopeless : refused_checkpoints::outlook::may_pass,
+                    std::chrono::steady_clock::now()))
     return;
   const auto served = queue_.model();
   notice_(fmt::format("warning: {} cannot be served: {}; {}", path.string(), reason.message,
@@ -177,6 +214,8 @@ expected<void> model_keeper::take_over(replica_group::make_model make, model_fac
   auto group = std::make_unique<replica_group>(replicas_, std::move(make), max_rows_, queue_, counts_);
   TROUPE_TRY(auto loaded, group->await_loaded());
   TROUPE_TRY(check_same_face(loaded));
+  if (is_stopped_)
+    return fail(errc::stopped, "the server stops");
   face.label.name = name_;
   face.library = std::move(loaded.library);
   face.inputs = std::move(loaded.inputs);
@@ -198,7 +237,8 @@ expected<void> model_keeper::take_over(replica_group::make_model make, model_fac
 
 expected<void> model_keeper::check_same_face(const model_face& face) const {
   const auto served = queue_.model();
-  if (served == nullptr || (served->inputs == face.inputs && served->outputs == face.outputs))
+  if (served == nullptr ||
+      (std::ranges::equal(served->inputs->columns(), face.inputs->columns()) && served->outputs == face.outputs))
     return {};
   return fail(errc::mismatch, "it has other inputs or outputs than the model that is served: restart the server");
 }

@@ -7,20 +7,26 @@
 #include <cstring>
 #include <exception>
 #include <fmt/format.h>
+#include <new>
 #include <span>
+#include <system_error>
 #include <utility>
 
 namespace troupe::serving {
 
 namespace {
 
-expected<void> predict_rows(served_model& model, data::batch& rows, std::span<float> out) {
+/// Code of the program's: whatever it throws is an error.
+template <class Call>
+auto safely(Call call) -> decltype(call()) {
   try {
-    return model.predictor->predict(rows, out);
+    return call();
   } catch (const exception& x) {
     return fail(x.reason());
   } catch (const std::exception& x) {
     return fail(errc::user_error, x.what());
+  } catch (...) {
+    return fail(errc::user_error, "an exception that is not a std::exception");
   }
 }
 
@@ -51,7 +57,7 @@ class joined_rows {
 expected<void> predict_joined(served_model& model, joined_rows& rows, std::span<float> out, metrics& counts) {
   const auto count = rows.batch().size();
   const auto begin = std::chrono::steady_clock::now();
-  auto result = predict_rows(model, rows.batch(), out);
+  auto result = model.predictor->predict(rows.batch(), out);
   counts.count_batch(std::chrono::duration<double>{std::chrono::steady_clock::now() - begin}.count(), count);
   return result;
 }
@@ -89,69 +95,77 @@ expected<model_face> check_loaded(served_model& model) {
   for (std::size_t i = 0; i < model.inputs.size(); ++i)
     std::ranges::fill(zeros.bytes(i), std::byte{0});
   std::vector<float> out(model.predictor->outputs().size());
-  if (auto tried = predict_rows(model, zeros, out); !tried)
+  if (auto tried = safely([&] { return model.predictor->predict(zeros, out); }); !tried)
     return fail(tried.error().code, fmt::format("the model cannot predict a row of zeros: {}", tried.error().message));
   model_face result;
   result.library = model.predictor->library();
-  result.inputs = model.inputs;
+  result.inputs = std::make_shared<const input_table>(model.inputs);
   result.outputs = model.predictor->outputs();
   return result;
 }
 
-expected<served_model> make_safely(const replica_group::make_model& make) {
-  try {
-    return make();
-  } catch (const exception& x) {
-    return fail(x.reason());
-  } catch (const std::exception& x) {
-    return fail(errc::user_error, x.what());
+/// The outputs of all requests of a batch; false if it failed.
+bool complete_together(served_model& model, const model_face_ptr& face, const std::vector<pending_ptr>& batch,
+                       metrics& counts) {
+  std::uint64_t rows = 0;
+  for (const auto& each : batch)
+    rows += each->rows().rows;
+  const auto found = safely([&] { return predict_together(model, batch, rows, counts); });
+  if (!found)
+    return false;
+  const auto* next = found->data();
+  for (const auto& each : batch) {
+    const auto count = each->rows().rows * face->outputs.size();
+    each->complete(prediction{{next, next + count}, face});
+    next += count;
   }
+  return true;
 }
 
 } // namespace
 
 void predict_batch(served_model& model, const model_face_ptr& face, const std::vector<pending_ptr>& batch,
-                   std::uint64_t max_rows, metrics& counts) {
-  if (batch.size() > 1) {
-    std::uint64_t rows = 0;
-    for (const auto& each : batch)
-      rows += each->rows().rows;
-    if (auto found = predict_together(model, batch, rows, counts)) {
-      const auto* next = found->data();
-      for (const auto& each : batch) {
-        const auto count = each->rows().rows * face->outputs.size();
-        each->complete(pending_request::result{{next, next + count}, face});
-        next += count;
-      }
+                   std::uint64_t max_rows, metrics& counts) noexcept {
+  try {
+    if (batch.size() > 1 && complete_together(model, face, batch, counts))
       return;
+    for (const auto& each : batch) {
+      auto found = safely([&] { return predict_alone(model, each->rows(), max_rows, counts); });
+      if (found)
+        each->complete(prediction{std::move(*found), face});
+      else
+        each->complete(std::move(found.error()));
     }
-  }
-  for (const auto& each : batch) {
-    auto found = predict_alone(model, each->rows(), max_rows, counts);
-    if (found)
-      each->complete(pending_request::result{std::move(*found), face});
-    else
-      each->complete(fail(std::move(found.error())));
+  } catch (...) {
+    // The text needs no memory.
+    for (const auto& each : batch)
+      each->complete(error{errc::user_error, "out of memory"});
   }
 }
 
 replica_group::replica_group(std::uint32_t replicas, make_model make, std::uint64_t max_rows, dispatcher& queue,
                              metrics& counts)
     : make_(std::move(make)), max_rows_(max_rows), queue_(queue), counts_(counts), replicas_(replicas) {
-  for (auto& each : replicas_)
-    each.thread = std::thread{[this, &each] { live(each); }};
+  for (auto& each : replicas_) {
+    try {
+      each.thread = std::thread{[this, &each] { live(each); }};
+    } catch (const std::system_error& x) {
+      each.loaded.set_value(fail(errc::unsatisfiable, fmt::format("no thread for a replica: {}", x.what())));
+    }
+  }
 }
 
 replica_group::~replica_group() {
   if (!has_started_)
     go_.set_value(nullptr);
   for (auto& each : replicas_)
-    each.thread.join();
+    if (each.thread.joinable())
+      each.thread.join();
 }
 
-void replica_group::live(state& own) {
-  auto model = make_safely(make_);
-  auto face = model ? check_loaded(*model) : expected<model_face>{fail(model.error())};
+void replica_group::live(state& own) noexcept {
+  auto model = safely([this] { return make_(); });
+  auto face = model ? safely([&] { return check_loaded(*model); }) : expected<model_face>{fail(model.error())};
   const auto is_loaded = face.has_value();
   own.loaded.set_value(std::move(face));
   if (!is_loaded)
@@ -159,8 +173,16 @@ void replica_group::live(state& own) {
   const auto served = may_go_.get();
   if (served == nullptr)
     return;
-  for (auto batch = queue_.take(served->version); !batch.empty(); batch = queue_.take(served->version))
-    predict_batch(*model, served, batch, max_rows_, counts_);
+  for (;;) {
+    try {
+      const auto batch = queue_.take(served->version);
+      if (batch.empty())
+        return;
+      predict_batch(*model, served, batch, max_rows_, counts_);
+    } catch (const std::bad_alloc&) {
+      // The requests that were to be taken are late.
+    }
+  }
 }
 
 expected<model_face> replica_group::await_loaded() {

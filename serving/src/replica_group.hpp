@@ -19,7 +19,7 @@ class replica_group {
  public:
   using make_model = std::function<expected<served_model>()>;
 
-  /// Starts the threads, which load. `queue` and `counts` outlive it.
+  /// Starts the threads, which load; one that cannot be started fails to load. `queue` and `counts` outlive it.
   replica_group(std::uint32_t replicas, make_model make, std::uint64_t max_rows, dispatcher& queue, metrics& counts);
   /// Ends replicas that never served; those that do must have been let go by the dispatcher.
   ~replica_group();
@@ -39,7 +39,7 @@ class replica_group {
     std::thread thread;
   };
 
-  void live(state& own);
+  void live(state& own) noexcept;
 
   make_model make_;
   std::uint64_t max_rows_;
@@ -55,6 +55,6 @@ class replica_group {
 /// Predicts with a model for the requests of a batch, and completes them. Of a batch that fails, each request is
 /// predicted alone, so that it fails for its own rows only.
 void predict_batch(served_model& model, const model_face_ptr& face, const std::vector<pending_ptr>& batch,
-                   std::uint64_t max_rows, metrics& counts);
+                   std::uint64_t max_rows, metrics& counts) noexcept;
 
 } // namespace troupe::serving

@@ -2,6 +2,7 @@
 
 #include <browser.hpp>
 
+#include <cstdio>
 #include <doctest/doctest.h>
 #include <httplib.h>
 
@@ -166,7 +167,7 @@ TEST_CASE("with a token only who knows it sees anything") {
 TEST_CASE("in a browser a chart moves, a killed worker appears in the timeline, and the stop button stops the run") {
   const auto chromium = find_chromium();
   if (!chromium) {
-    MESSAGE("SKIP: there is no chromium");
+    std::puts("SKIP: there is no chromium (apt install chromium)");
     CHECK(true);
     return;
   }
@@ -240,7 +241,7 @@ TEST_CASE("in a browser a chart moves, a killed worker appears in the timeline, 
 TEST_CASE("a failed run shows its cause first, and text of a run is never markup") {
   const auto chromium = find_chromium();
   if (!chromium) {
-    MESSAGE("SKIP: there is no chromium");
+    std::puts("SKIP: there is no chromium (apt install chromium)");
     CHECK(true);
     return;
   }

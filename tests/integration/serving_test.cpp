@@ -219,7 +219,15 @@ std::uint64_t memory_of(pid_t pid) {
 std::string malformed_request(std::mt19937& random, const text_rows& rows) {
   const auto valid = [&] {
     const auto body = random() % 2 == 0 ? rows.json(0, 1 + random() % 3) : rows.npy(0, 1 + random() % 3);
-    return http_request("POST", "/v1/predict", body);
+    if (random() % 2 == 0)
+      return http_request("POST", "/v1/predict", body);
+    std::string chunks;
+    for (std::size_t at = 0; at < body.size();) {
+      const auto size = std::min<std::size_t>(1 + random() % 64, body.size() - at);
+      chunks += fmt::format("{:x}\r\n{}\r\n", size, body.substr(at, size));
+      at += size;
+    }
+    return "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + "0\r\n\r\n";
   };
   const auto noise = [&](std::size_t size) {
     std::string result(size, ' ');
@@ -429,6 +437,9 @@ TEST_CASE("a run's first checkpoint is waited for, and usage errors are told") {
   auto taken = serve({model, "--port", std::to_string(port)});
   CHECK(taken.status == exit_status{1, {}});
   CHECK(contains(taken.err, "choose another port"));
+  auto many = serve({model, "--request-rows", "5000"});
+  CHECK(many.status == exit_status{2, {}});
+  CHECK(contains(many.err, "--queue-rows must be at least --request-rows"));
   auto unknown = serve({model, "--replica", "2"});
   CHECK(unknown.status == exit_status{2, {}});
   CHECK(contains(unknown.err, "did you mean '--replicas'?"));
@@ -443,3 +454,56 @@ TEST_CASE("a run's first checkpoint is waited for, and usage errors are told") {
                       http_request("GET", "/v1/model", {}, {{"Authorization", "Bearer 0123456789abcdef0"}}))
             .status == 200);
 }
+
+TEST_CASE("a signal stops a server whose model takes long to load, and leaves nothing behind") {
+  serving_scene here;
+  write_file(here.path("model.onnx"), "a model that is never read");
+  std::filesystem::create_directory(here.path("temporary"));
+  auto server = here.start({program(TROUPE_TOOL), "serve", here.path("model.onnx").string(), "--port", "0",
+                            "--onnxruntime-library", TROUPE_SLOW_LIBRARY},
+                           {{"TMPDIR", here.path("temporary").string()}});
+  REQUIRE(becomes_true([&] { return contains(server.err(), "the library is being loaded") || !server.running(); }));
+  server.signal(SIGHUP);
+  server.signal(SIGTERM);
+  CHECK(server.wait() == exit_status{0, {}});
+  CHECK(std::filesystem::is_empty(here.path("temporary")));
+}
+
+TEST_CASE("many signals for a reload are taken at once, and the server stops after them") {
+  serving_scene here;
+  here.train("12");
+  auto server = here.serve();
+  const auto port = port_of(server);
+  for (auto i = 0; i < 100; ++i)
+    server.signal(SIGHUP);
+  CHECK(becomes_true([&] { return contains(server.err(), "there is nothing newer than step 12"); }));
+  CHECK(http_exchange(port, http_request("GET", "/readyz")).status == 200);
+  server.signal(SIGTERM);
+  CHECK(server.wait() == exit_status{0, {}});
+}
+
+#if defined(TROUPE_MNIST)
+TEST_CASE("a run of LibTorch is waited for, too") {
+  serving_scene here;
+  auto server = here.serve({"--wait", "--poll", "0.05"});
+  const auto port = port_of(server);
+  CHECK(http_exchange(port, http_request("GET", "/readyz")).status == 503);
+  constexpr std::size_t images = 64;
+  write_file(here.path("images"),
+             std::string{"\0\0\x08\x03\0\0\0\x40\0\0\0\x1c\0\0\0\x1c", 16} + std::string(images * 28 * 28, '\x7f'));
+  write_file(here.path("labels"), std::string{"\0\0\x08\x01\0\0\0\x40", 8} + std::string(images, '\1'));
+  const auto done = here.run({program(TROUPE_MNIST), "--images", here.path("images").string(), "--labels",
+                              here.path("labels").string(), "--held-out", "8", "--batch", "8", "--steps", "2",
+                              "--workers", "1", "--storage", here.path("runs").string(), "--name", "model"});
+  INFO(done.err);
+  REQUIRE(done.status == exit_status{0, {}});
+  CHECK(becomes_true([&] { return http_exchange(port, http_request("GET", "/readyz")).status == 200; }));
+  const auto row = std::string{R"({"inputs": [[1)"} + [] {
+    std::string rest;
+    for (auto i = 1; i < 28 * 28; ++i)
+      rest += ",1";
+    return rest;
+  }() + "]]}";
+  CHECK(http_exchange(port, http_request("POST", "/v1/predict", row)).status == 200);
+}
+#endif

@@ -2,6 +2,7 @@
 #include "decisions/batch_queue.hpp"
 #include "decisions/rate_limiter.hpp"
 #include "decisions/reload_choice.hpp"
+#include "decisions/source_limit.hpp"
 
 #include <doctest/doctest.h>
 
@@ -141,7 +142,22 @@ TEST_CASE("a source is an address of IPv4, or 64 bits of IPv6") {
   CHECK(source_of("2001:db8:1:2::ffff") == source_of("2001:db8:1:2:8000::1"));
   CHECK(source_of("2001:db8:1:3::1") != source_of("2001:db8:1:2::1"));
   CHECK(source_of("::ffff:10.1.2.3") == "10.1.2.3");
+  CHECK(source_of("fe80::1%eth0") == source_of("fe80::2%eth0"));
   CHECK(source_of("unknown") == "unknown");
+}
+
+TEST_CASE("a source has no more connections than it may, and none that has ended is remembered") {
+  auto limit = source_limit{2};
+  CHECK(limit.enter("a"));
+  CHECK(limit.enter("a"));
+  CHECK_FALSE(limit.enter("a"));
+  CHECK(limit.enter("b"));
+  limit.leave("a");
+  CHECK(limit.enter("a"));
+  limit.leave("a");
+  limit.leave("a");
+  limit.leave("b");
+  CHECK(limit.sources() == 0);
 }
 
 TEST_CASE("a reload takes the newest checkpoint that was not refused") {
@@ -189,4 +205,41 @@ TEST_CASE("local names are those of loopback, with or without a port") {
   for (const auto* foreign : {"", "example.org", "example.org:8080", "localhost.example.org", "10.0.0.1", "[::2]:80",
                               "127.0.0.1.example.org", "[::1", "127.1"})
     CHECK_FALSE_MESSAGE(is_local_name(foreign), foreign);
+}
+
+TEST_CASE("pages of other sites are told by what browsers send, and tokens by their characters") {
+  for (const auto* local : {"", "http://localhost:3000", "https://127.0.0.1", "http://[::1]:8080"})
+    CHECK_MESSAGE(is_local_page(local, ""), local);
+  for (const auto* foreign :
+       {"null", "http://example.org", "http://localhost.example.org", "localhost", "http://10.0.0.1"})
+    CHECK_FALSE_MESSAGE(is_local_page(foreign, ""), foreign);
+  CHECK_FALSE(is_local_page("", "cross-site"));
+  CHECK(is_local_page("", "none"));
+  for (const auto* good : {"abcXYZ019-._~+/", "YWJj==", "a="})
+    CHECK_MESSAGE(is_token_text(good), good);
+  for (const auto* bad : {"", "=", "a%20b", "a b", "a=b", "a\n", "\xc3\xa4"})
+    CHECK_FALSE_MESSAGE(is_token_text(bad), bad);
+}
+
+TEST_CASE("a checkpoint that fails for a reason that may pass is tried again, later each time") {
+  using outlook = refused_checkpoints::outlook;
+  refused_checkpoints refused;
+  CHECK(refused.add("a", outlook::may_pass, start));
+  CHECK(refused.add("b", outlook::hopeless, start));
+  CHECK(refused.at(start + 999ms).size() == 2);
+  CHECK(refused.at(start + 1s) == std::set<std::filesystem::path>{"b"});
+  // Reported once.
+  CHECK_FALSE(refused.add("a", outlook::may_pass, start));
+  CHECK(refused.at(start + 1999ms).contains("a"));
+  CHECK_FALSE(refused.at(start + 2s).contains("a"));
+  for (auto i = 0; i < 100; ++i)
+    CHECK_FALSE(refused.add("a", outlook::may_pass, start));
+  CHECK(refused.at(start + 299s).contains("a"));
+  CHECK_FALSE(refused.at(start + 300s).contains("a"));
+  CHECK(refused.at(start + 1000h).contains("b"));
+  refused.retry();
+  CHECK(refused.at(start).empty());
+  CHECK(refused.size() == 2);
+  refused.keep(std::vector<serialization::checkpoint_entry>{{step_id{1}, "b"}});
+  CHECK(refused.size() == 1);
 }

@@ -25,14 +25,16 @@ std::vector<T> values(const row_values& rows, std::size_t column) {
   return result;
 }
 
-const std::vector<data::column_spec> image{{"image", dtype::f32, {2, 2}, {}}};
-const std::vector<data::column_spec> number{{"x", dtype::f32, {}, {}}};
-const std::vector<data::column_spec> table{
+using columns = std::vector<data::column_spec>;
+
+const input_table image{columns{{"image", dtype::f32, {2, 2}, {}}}};
+const input_table number{columns{{"x", dtype::f32, {}, {}}}};
+const input_table table{columns{
     {"age", dtype::f64, {}, {}},
     {"kind", dtype::i64, {}, std::make_shared<const std::vector<std::string>>(std::vector<std::string>{"elm", "oak"})},
-    {"code", dtype::u8, {3}, {}}};
+    {"code", dtype::u8, {3}, {}}}};
 
-std::string json_error(std::string_view body, std::span<const data::column_spec> inputs, std::uint64_t most = 100) {
+std::string json_error(std::string_view body, const input_table& inputs, std::uint64_t most = 100) {
   auto rows = parse_json_rows(body, inputs, most);
   return rows ? "accepted" : rows.error().message;
 }
@@ -73,7 +75,7 @@ TEST_CASE("rows of several inputs are objects, or arrays in the order of the inp
 }
 
 TEST_CASE("wrong JSON is refused with the place and what belongs there") {
-  const auto refuses = [](std::string_view body, std::span<const data::column_spec> inputs, const std::string& text) {
+  const auto refuses = [](std::string_view body, const input_table& inputs, const std::string& text) {
     const auto message = json_error(body, inputs);
     CHECK_MESSAGE(message.find(text) != std::string::npos, body << "\n" << message);
   };
@@ -127,7 +129,7 @@ TEST_CASE("a request with too many rows is told apart from a wrong one") {
 }
 
 TEST_CASE("integers keep all their digits, and fractions are none") {
-  const std::vector<data::column_spec> wide{{"x", dtype::i64, {}, {}}, {"y", dtype::u64, {}, {}}};
+  const input_table wide{columns{{"x", dtype::i64, {}, {}}, {"y", dtype::u64, {}, {}}}};
   const auto rows = value_or_throw(parse_json_rows(
       R"({"inputs": [[-9223372036854775808, 18446744073709551615], [9007199254740993, 1.0]]})", wide, 9));
   CHECK(values<std::int64_t>(rows, 0) ==
@@ -151,7 +153,7 @@ TEST_CASE("an NPY array is taken as it is, or converted where all its numbers fi
   CHECK(values<std::int64_t>(mixed, 1) == std::vector<std::int64_t>{1, -1});
   CHECK(values<std::uint8_t>(mixed, 2) == std::vector<std::uint8_t>{7, 8, 9, 0, 0, 255});
   CHECK(value_or_throw(parse_npy_rows(npy<float>({0, 4}, {}), image, 9)).rows == 0);
-  const auto refuses = [](const std::string& body, std::span<const data::column_spec> inputs, const std::string& text) {
+  const auto refuses = [](const std::string& body, const input_table& inputs, const std::string& text) {
     const auto rows = parse_npy_rows(body, inputs, 9);
     REQUIRE_FALSE(rows);
     CHECK_MESSAGE(rows.error().message.find(text) != std::string::npos, rows.error().message);
@@ -166,9 +168,9 @@ TEST_CASE("an NPY array is taken as it is, or converted where all its numbers fi
   cut.pop_back();
   refuses(cut, image, "cannot be read");
   // i64 codes are looked at even where the type is the input's own.
-  const std::vector<data::column_spec> kind{table[1]};
+  const input_table kind{columns{table.columns()[1]}};
   refuses(npy<std::int64_t>({1}, {2}), kind, "row 0, input 'kind'");
-  const std::vector<data::column_spec> flag{{"flag", dtype::boolean, {}, {}}};
+  const input_table flag{columns{{"flag", dtype::boolean, {}, {}}}};
   refuses(npy<std::uint8_t>({1}, {2}), flag, "row 0, input 'flag'");
 }
 
@@ -227,8 +229,12 @@ TEST_CASE("no bytes break the readers") {
       continue;
     }
     ++accepted;
-    for (std::size_t c = 0; c < table.size(); ++c)
-      REQUIRE(rows->columns[c].size() == rows->rows * table[c].size_bytes());
+    for (std::size_t c = 0; c < table.columns().size(); ++c)
+      REQUIRE(rows->columns[c].size() == rows->rows * table.columns()[c].size_bytes());
+    std::uint64_t held = 0;
+    for (const auto& each : rows->columns)
+      held += each.capacity();
+    REQUIRE(held <= most_column_bytes(body, table, 8));
     for (auto code : values<std::int64_t>(*rows, 1))
       REQUIRE((code >= -1 && code < 2));
   }

@@ -1,3 +1,5 @@
+#include "running_server.hpp"
+
 #include <troupe/runtime/keys.hpp>
 #include <troupe/serving/server.hpp>
 
@@ -7,8 +9,10 @@
 #include <processes.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <openssl/ssl.h>
@@ -18,120 +22,6 @@
 
 using namespace troupe;
 using namespace troupe::testing;
-
-namespace {
-
-/// What the predictors of a test share: a gate that holds them, and the sizes of the batches that they got.
-struct predictor_script {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool is_open = true;
-  std::uint64_t entered = 0;
-  std::vector<std::uint64_t> batches;
-  /// Added to each sum.
-  std::atomic<float> offset = 0;
-  std::atomic<int> alive = 0;
-
-  void set_open(bool open) {
-    {
-      const auto lock = std::lock_guard{mutex};
-      is_open = open;
-    }
-    changed.notify_all();
-  }
-
-  void pass(std::uint64_t rows) {
-    auto lock = std::unique_lock{mutex};
-    ++entered;
-    changed.notify_all();
-    changed.wait(lock, [this] { return is_open; });
-    batches.push_back(rows);
-  }
-
-  void await_entered(std::uint64_t count) {
-    auto lock = std::unique_lock{mutex};
-    changed.wait(lock, [&] { return entered >= count; });
-  }
-};
-
-/// Gives the sum and the product of two numbers. A negative first one is an error, a second one of 1000 an exception.
-class sum_predictor final : public inference::predictor {
- public:
-  explicit sum_predictor(predictor_script& script) : script_(script), offset_(script.offset) { ++script_.alive; }
-  ~sum_predictor() override { --script_.alive; }
-
-  const std::vector<std::string>& outputs() const noexcept override { return outputs_; }
-
-  expected<void> predict(data::batch& rows, std::span<float> out) override {
-    const auto numbers = rows.values<float>("x");
-    // A row of zeros alone is the server's own check.
-    if (rows.size() > 1 || numbers[0] != 0)
-      script_.pass(rows.size());
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (numbers[2 * i] < 0)
-        return fail(errc::invalid_argument, "the first number is negative");
-      if (numbers[2 * i + 1] == 1000)
-        throw std::runtime_error{"a thousand"};
-      out[2 * i] = numbers[2 * i] + numbers[2 * i + 1] + offset_;
-      out[2 * i + 1] = numbers[2 * i] * numbers[2 * i + 1];
-    }
-    return {};
-  }
-
- private:
-  predictor_script& script_;
-  float offset_;
-  std::vector<std::string> outputs_{"sum", "product"};
-};
-
-/// A server in this process, on a free port, that says nothing.
-struct running_server {
-  explicit running_server(serving::server_config config = {}) : server(quiet(std::move(config)), model()) {
-    value_or_throw(server.start());
-  }
-
-  serving::server_config quiet(serving::server_config config) {
-    config.listen.port = 0;
-    config.notice = [](std::string_view) {};
-    return config;
-  }
-
-  serving::program_model model() {
-    return {[this]() -> expected<serving::served_model> {
-      return serving::served_model{std::make_unique<sum_predictor>(script), {{"x", dtype::f32, {2}, {}}}};
-    }};
-  }
-
-  [[nodiscard]] http_response get(const std::string& path) const {
-    return http_exchange(server.port(), http_request("GET", path));
-  }
-  [[nodiscard]] http_response predict(const std::string& rows) const {
-    return http_exchange(server.port(), predict_request(rows));
-  }
-  static std::string predict_request(const std::string& rows) {
-    return http_request("POST", "/v1/predict", R"({"inputs": )" + rows + "}");
-  }
-  /// A metric's value.
-  [[nodiscard]] double metric(const std::string& name) const {
-    const auto text = "\n" + get("/metrics").body;
-    const auto at = text.find("\n" + name + " ");
-    return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
-  }
-
-  predictor_script script;
-  serving::server server;
-};
-
-nlohmann::json outputs_of(const http_response& response) {
-  return nlohmann::json::parse(response.body).at("outputs");
-}
-
-std::string message_of(const http_response& response) {
-  const auto document = nlohmann::json::parse(response.body, nullptr, false);
-  return document.is_object() && document.contains("error") ? document["error"]["message"].get<std::string>() : "none";
-}
-
-} // namespace
 
 TEST_CASE("a server answers predictions, describes the model, and tells its state") {
   const running_server here;
@@ -271,10 +161,10 @@ TEST_CASE("what is wrong with a request is said in JSON, with a code that fits")
   check(501, "chunked", "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n{}");
   check(415, "compressed", post("{}", {{"Content-Encoding", "gzip"}}));
   check(415, "application/json", post("{}", {{"Content-Type", "text/html"}}));
-  check(415, "forms", post("{}", {{"Content-Type", "multipart/form-data; boundary=x"}}));
+  check(415, "application/json", post("{}", {{"Content-Type", "multipart/form-data; boundary=x"}}));
   check(403, "names of this machine", http_request("GET", "/v1/model", {}, {{"Host", "example.org"}}));
   check(400, "HTTP/1.1", "hello\r\n\r\n");
-  check(400, "HTTP/1.1", "GET /healthz HTTP/3.0\r\n\r\n");
+  check(505, "HTTP/1.1", "GET /healthz HTTP/3.0\r\n\r\n");
   check(
       431, "32 KiB", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + [] {
         std::string headers;
@@ -379,6 +269,8 @@ TEST_CASE("configurations that cannot be are refused") {
   CHECK(start({.listen = {.host = "0.0.0.0", .port = 0}}) ==
         "0.0.0.0 can be reached from other hosts: set a token, or listen at 127.0.0.1");
   CHECK(start({.listen = {.port = 0, .token = "short"}}) == "the token is shorter than 16 characters");
+  CHECK(start({.listen = {.port = 0, .token = "0123456789abcdef%20"}}).find("characters that clients cannot send") !=
+        std::string::npos);
   CHECK(start({.listen = {.port = 0, .key = "key.pem"}}) == "a certificate and its key are needed, or neither");
   CHECK(start({.listen = {.port = 0}, .replicas = 0}) == "replicas must be 1 to 256");
   CHECK(start({.listen = {.port = 0}, .batching = {.max_queued_rows = 10}}) ==
@@ -399,6 +291,7 @@ TEST_CASE("a model that cannot predict is not served") {
   predictor_script script;
   CHECK(start([]() -> expected<serving::served_model> { return fail(errc::damaged, "no weights"); }) == "no weights");
   CHECK(start([]() -> expected<serving::served_model> { throw exception{errc::damaged, "bad"}; }) == "bad");
+  CHECK(start([]() -> expected<serving::served_model> { throw 3; }).find("not a std::exception") != std::string::npos);
   CHECK(start([&]() -> expected<serving::served_model> {
           return serving::served_model{std::make_unique<sum_predictor>(script), {{"y", dtype::f32, {2}, {}}}};
         }).find("the model cannot predict a row of zeros: no column 'x'") == 0);
@@ -479,7 +372,7 @@ TEST_CASE("a stop answers what has been received, and accepts nothing more") {
   CHECK(here->server.stop(std::chrono::milliseconds{0}));
 }
 
-TEST_CASE("a stop whose grace is over ends the requests that are left") {
+TEST_CASE("a stop whose grace is over ends the requests that are left, and waits for no prediction") {
   auto here = std::make_unique<running_server>();
   here->script.set_open(false);
   const auto port = here->server.port();
@@ -493,13 +386,126 @@ TEST_CASE("a stop whose grace is over ends the requests that are left") {
       here->script.await_entered(1);
   }
   CHECK(becomes_true([&] { return here->metric("troupe_serving_queued_requests") == 2; }));
-  std::thread stopping{[&] { CHECK_FALSE(here->server.stop(std::chrono::milliseconds{10})); }};
+  CHECK_FALSE(here->server.stop(std::chrono::milliseconds{10}));
   // Those that wait are answered or cut off, and the one that is being predicted is cut off.
   for (auto& each : clients)
     each.join();
   // A predictor cannot be interrupted.
   here->script.set_open(true);
-  stopping.join();
+}
+
+TEST_CASE("a stop waits for no reload, and those who asked for one are answered") {
+  auto here = std::make_unique<running_server>();
+  here->script.set_loading(false);
+  const auto port = here->server.port();
+  std::vector<std::thread> clients;
+  std::atomic<int> answered = 0;
+  for (auto i = 0; i < 6; ++i)
+    clients.emplace_back([&] {
+      auto client = http_client{port};
+      const auto found = client.exchange(http_request("POST", "/v1/reload"));
+      if (found && found->status == 503)
+        ++answered;
+    });
+  CHECK(becomes_true([&] { return here->script.loads == 2 && here->metric("troupe_serving_connections") == 7; }));
+  CHECK(here->server.stop(std::chrono::minutes{30}));
+  for (auto& each : clients)
+    each.join();
+  CHECK(answered == 6);
+  CHECK(here->server.reload().error().code == errc::stopped);
+  here->script.set_loading(true);
+}
+
+TEST_CASE("reloads that come while one is under way share the next") {
+  running_server here;
+  here.script.set_loading(false);
+  std::vector<std::thread> clients;
+  std::atomic<int> changed = 0;
+  std::atomic<int> refused = 0;
+  for (auto i = 0; i < 12; ++i)
+    clients.emplace_back([&] {
+      const auto found = http_exchange(here.server.port(), http_request("POST", "/v1/reload"));
+      changed += found.status == 200 ? 1 : 0;
+      refused += found.status == 503 ? 1 : 0;
+    });
+  // Of the threads for connections, eight wait.
+  CHECK(becomes_true([&] { return refused == 4 && here.script.loads == 2; }));
+  CHECK(here.predict("[[1, 2]]").status == 200);
+  here.script.set_loading(true);
+  for (auto& each : clients)
+    each.join();
+  CHECK(changed == 8);
+  CHECK(here.script.loads <= 3);
+}
+
+TEST_CASE("a server that is stopped while it loads its first model does not start") {
+  predictor_script script;
+  script.loads_freely = false;
+  auto server = serving::server{{.listen = {.port = 0}, .notice = [](std::string_view) {}},
+                                serving::program_model{[&]() -> expected<serving::served_model> {
+                                  script.load();
+                                  return fail(errc::damaged, "no weights");
+                                }}};
+  std::thread starting{[&] {
+    const auto started = server.start();
+    REQUIRE_FALSE(started);
+    CHECK(started.error().code == errc::stopped);
+  }};
+  CHECK(becomes_true([&] { return script.loads == 1; }));
+  CHECK(server.stop(std::chrono::minutes{30}));
+  starting.join();
+  CHECK(server.start().error().code == errc::invalid_argument);
+  script.set_loading(true);
+}
+
+TEST_CASE("a reload that fails says whether the checkpoint is at fault") {
+  predictor_script script;
+  auto reason = errc::none;
+  auto server = serving::server{
+      {.listen = {.port = 0}, .notice = [](std::string_view) {}},
+      serving::program_model{[&]() -> expected<serving::served_model> {
+        if (reason != errc::none)
+          return fail(reason, "for a reason");
+        return serving::served_model{std::make_unique<sum_predictor>(script), {{"x", dtype::f32, {2}, {}}}};
+      }}};
+  value_or_throw(server.start());
+  const auto reload = [&] { return http_exchange(server.port(), http_request("POST", "/v1/reload")).status; };
+  CHECK(reload() == 200);
+  reason = errc::damaged;
+  CHECK(reload() == 409);
+  reason = errc::io_error;
+  CHECK(reload() == 500);
+}
+
+TEST_CASE("a free replica does not sleep while a full batch waits") {
+  running_server here{{.batching = {.max_rows = 4, .max_delay = std::chrono::minutes{30}}, .replicas = 2}};
+  here.script.set_open(false);
+  // One replica waits for the first to be joined; the second does not fit, and is full by itself.
+  std::thread first{[&] { CHECK(here.predict("[[1, 1]]").status == 200); }};
+  CHECK(becomes_true([&] { return here.metric("troupe_serving_queued_rows") == 1; }));
+  std::thread second{[&] { CHECK(here.predict("[[1, 1], [1, 1], [1, 1], [1, 1]]").status == 200); }};
+  CHECK(becomes_true([&] {
+    const auto lock = std::lock_guard{here.script.mutex};
+    return here.script.entered == 2;
+  }));
+  here.script.set_open(true);
+  first.join();
+  second.join();
+}
+
+TEST_CASE("a request alone waits for others as long as it may") {
+  running_server here{{.batching = {.max_rows = 4, .max_delay = std::chrono::milliseconds{20}}}};
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(here.predict("[[1, 1]]").status == 200);
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds{20});
+}
+
+TEST_CASE("whatever a predictor throws, its replica goes on") {
+  running_server here;
+  CHECK(message_of(here.predict("[[1, 2000]]")) == "the prediction failed: no memory on the device");
+  CHECK(here.predict("[[1, 2000]]").status == 500);
+  CHECK(here.predict("[[1, 3000]]").status == 500);
+  CHECK(here.predict("[[1, 2]]").status == 200);
 }
 
 TEST_CASE("with a certificate the server speaks TLS, and nothing else") {
@@ -537,6 +543,17 @@ TEST_CASE("with a certificate the server speaks TLS, and nothing else") {
   CHECK_FALSE(plain.exchange(http_request("GET", "/healthz")));
   CHECK(http_client{here.server.port()}.send("\x16\x03\x01"));
   CHECK(becomes_true([&] { return http_client{here.server.port()}.is_connected(); }));
+
+  // A key with a password, which nobody is asked for.
+  const auto guarded = scratch.path() / "guarded.pem";
+  REQUIRE(std::system(("openssl pkey -in " + files.key.string() + " -aes256 -passout pass:secret -out " +
+                       guarded.string() + " && chmod 600 " + guarded.string())
+                          .c_str()) == 0);
+  auto closed = serving::server{{.listen = {.port = 0, .certificate = files.certificate, .key = guarded}},
+                                serving::program_model{}};
+  const auto without_password = closed.start();
+  REQUIRE_FALSE(without_password);
+  CHECK(without_password.error().message.find("without a password") != std::string::npos);
 
   std::filesystem::permissions(files.key, std::filesystem::perms::group_read, std::filesystem::perm_options::add);
   predictor_script script;

@@ -37,4 +37,21 @@ bool is_local_name(std::string_view host_header) {
   return runtime::is_loopback(name);
 }
 
+bool is_local_page(std::string_view origin, std::string_view fetch_site) {
+  if (fetch_site == "cross-site")
+    return false;
+  const auto scheme_end = origin.find("://");
+  return origin.empty() || (scheme_end != std::string_view::npos && is_local_name(origin.substr(scheme_end + 3)));
+}
+
+bool is_token_text(std::string_view text) noexcept {
+  const auto end = std::min(text.find('='), text.size());
+  const auto is_allowed = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+           std::string_view{"-._~+/"}.find(c) != std::string_view::npos;
+  };
+  return end > 0 && std::ranges::all_of(text.substr(0, end), is_allowed) &&
+         text.find_first_not_of('=', end) == std::string_view::npos;
+}
+
 } // namespace troupe::serving

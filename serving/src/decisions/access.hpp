@@ -15,4 +15,11 @@ namespace troupe::serving {
 /// 127.0.0.1 (DNS rebinding) sends its own name.
 [[nodiscard]] bool is_local_name(std::string_view host_header);
 
+/// Whether a page may ask a server without a token: a browser tells where the page came from in `Origin`, and in
+/// `Sec-Fetch-Site` whether it is another site. Other clients send neither.
+[[nodiscard]] bool is_local_page(std::string_view origin, std::string_view fetch_site);
+
+/// Whether clients can send a text as a token: letters, digits and -._~+/, then any number of = (RFC 6750).
+[[nodiscard]] bool is_token_text(std::string_view text) noexcept;
+
 } // namespace troupe::serving

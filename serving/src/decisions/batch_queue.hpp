@@ -1,5 +1,7 @@
 #pragma once
 
+#include "decisions/time_point.hpp"
+
 #include <troupe/serving/server.hpp>
 
 #include <chrono>
@@ -10,8 +12,6 @@
 #include <vector>
 
 namespace troupe::serving {
-
-using time_point = std::chrono::steady_clock::time_point;
 
 /// Decides which waiting requests are predicted next. Without clock and thread.
 class batch_queue {

@@ -8,7 +8,8 @@
 namespace troupe::serving {
 
 std::string source_of(std::string_view address) {
-  const auto text = std::string{address};
+  // A local address of IPv6 names its link: fe80::1%eth0.
+  const auto text = std::string{address.substr(0, address.find('%'))};
   in6_addr parsed{};
   if (::inet_pton(AF_INET6, text.c_str(), &parsed) != 1)
     return text;

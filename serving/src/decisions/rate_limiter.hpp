@@ -1,5 +1,7 @@
 #pragma once
 
+#include "decisions/time_point.hpp"
+
 #include <chrono>
 #include <cstddef>
 #include <list>
@@ -11,15 +13,13 @@
 namespace troupe::serving {
 
 /// What requests of an address are counted under: an IPv4 address itself, and the first 64 bits of an IPv6 one, since
-/// one subscriber has all that begin with them. Other texts are returned unchanged.
+/// one subscriber has all that begin with them (and one host all of a link's). Other texts are returned unchanged.
 [[nodiscard]] std::string source_of(std::string_view address);
 
 /// Token buckets, one for each source. Remembers a bounded number of sources; who has been silent the longest is
 /// forgotten, and begins with a full bucket. Without clock and thread.
 class rate_limiter {
  public:
-  using time_point = std::chrono::steady_clock::time_point;
-
   /// `per_second` above 0; `burst` at least 1.
   rate_limiter(double per_second, double burst, std::size_t max_sources = 10'000);
 

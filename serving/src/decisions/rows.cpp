@@ -110,8 +110,20 @@ expected<void> check_inputs(std::span<const data::column_spec> inputs) {
   return {};
 }
 
-expected<row_values> parse_npy_rows(std::string_view body, std::span<const data::column_spec> inputs,
-                                    std::uint64_t max_rows) {
+std::uint64_t most_json_rows(std::uint64_t body_bytes, const input_table& inputs, std::uint64_t max_rows) {
+  // A number takes two characters at least, with what stands between it and the next.
+  return std::min(max_rows, body_bytes / 2 / inputs.row_elements() + 1);
+}
+
+std::uint64_t most_column_bytes(std::string_view body, const input_table& inputs, std::uint64_t max_rows) {
+  // A number of an NPY file takes one byte at least.
+  const auto rows = is_npy(body) ? std::min(max_rows, body.size() / inputs.row_elements() + 1)
+                                 : most_json_rows(body.size(), inputs, max_rows);
+  return rows * inputs.row_bytes();
+}
+
+expected<row_values> parse_npy_rows(std::string_view body, const input_table& table, std::uint64_t max_rows) {
+  const auto inputs = table.columns();
   const auto bytes = std::as_bytes(std::span{body});
   auto layout = serialization::parse_npy_header(bytes, bytes.size());
   if (!layout)
@@ -127,9 +139,7 @@ expected<row_values> parse_npy_rows(std::string_view body, std::span<const data:
   if (result.rows > max_rows)
     return fail(errc::unsatisfiable,
                 fmt::format("{} rows, and the most of one request is {}: send several", result.rows, max_rows));
-  std::uint64_t width = 0;
-  for (const auto& each : inputs)
-    width += each.elements();
+  const auto width = table.row_elements();
   std::uint64_t own_width = 1;
   for (auto each : std::span{layout->shape}.subspan(1))
     own_width *= each;
@@ -137,6 +147,8 @@ expected<row_values> parse_npy_rows(std::string_view body, std::span<const data:
     return fail(errc::invalid_argument,
                 fmt::format("a row of the NPY body has {} numbers, and the model takes {}", own_width, width));
   result.columns.resize(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    result.columns[i].reserve(result.rows * inputs[i].size_bytes());
   const auto element = size_of(layout->type);
   const auto* next = bytes.data() + layout->offset_bytes;
   for (std::uint64_t row = 0; row < result.rows; ++row)
@@ -160,7 +172,7 @@ std::string json_of_outputs(const model_label& model, std::span<const float> out
   const auto label = nlohmann::json{{"name", model.name}, {"step", model.step}};
   auto result =
       fmt::format(R"({{"model":{},"outputs":[)", label.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  result.reserve(result.size() + outputs.size() * 12 + rows * 3 + 2);
+  result.reserve(result.size() + outputs.size() * most_output_bytes + rows * 3 + 3);
   for (std::size_t row = 0; row < rows; ++row) {
     result += row == 0 ? "[" : ",[";
     for (std::size_t i = 0; i < width; ++i) {

@@ -1,11 +1,15 @@
 #include "http/http_server.hpp"
 
+#include "decisions/rate_limiter.hpp"
+
 #include <troupe/runtime/keys.hpp>
 
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <exception>
 #include <fmt/format.h>
+#include <limits>
 #include <memory>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -23,6 +27,11 @@ namespace {
 /// How many connections may wait for a thread.
 constexpr std::size_t max_waiting = 64;
 
+void pause_until_stop(int stop_event) {
+  auto stop = pollfd{stop_event, POLLIN, 0};
+  (void)::poll(&stop, 1, 50);
+}
+
 void signal_event(int descriptor) {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(descriptor, &one, sizeof one);
@@ -36,6 +45,20 @@ std::string address_of(const sockaddr_storage& address, socklen_t size) {
   return text.data();
 }
 
+owned_descriptor listen_at(const addrinfo& address) {
+  auto result = owned_descriptor{
+      ::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol)};
+  const int on = 1;
+  if (result.get() < 0 || ::setsockopt(result.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      ::bind(result.get(), address.ai_addr, address.ai_addrlen) != 0 || ::listen(result.get(), SOMAXCONN) != 0) {
+    const auto reason = errno;
+    result = owned_descriptor{};
+    errno = reason;
+  }
+  return result;
+}
+
+/// At the first of the name's addresses that is possible.
 expected<owned_descriptor> listen_at(const listen_config& config) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -45,18 +68,24 @@ expected<owned_descriptor> listen_at(const listen_config& config) {
       code != 0)
     return fail(errc::invalid_argument, fmt::format("cannot listen at '{}': {}", config.host, ::gai_strerror(code)));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owned{found, &::freeaddrinfo};
-  auto result = owned_descriptor{
-      ::socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, found->ai_protocol)};
-  const int on = 1;
-  ::setsockopt(result.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (result.get() < 0 || ::bind(result.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      ::listen(result.get(), SOMAXCONN) != 0) {
-    const auto is_taken = errno == EADDRINUSE;
-    auto reason = system_error(fmt::format("cannot listen at {} port {}", config.host, config.port));
-    return fail(is_taken ? errc::already_exists : errc::invalid_argument,
-                is_taken ? reason.message + ": choose another port, or 0 for a free one" : reason.message);
+  auto first_reason = 0;
+  for (const auto* each = found; each != nullptr; each = each->ai_next) {
+    if (auto result = listen_at(*each); result.get() >= 0)
+      return result;
+    first_reason = first_reason == 0 ? errno : first_reason;
   }
-  return result;
+  errno = first_reason;
+  auto reason = system_error(fmt::format("cannot listen at {} port {}", config.host, config.port));
+  return first_reason == EADDRINUSE
+             ? fail(errc::already_exists, reason.message + ": choose another port, or 0 for a free one")
+             : fail(errc::invalid_argument, reason.message);
+}
+
+/// The most connections of one source.
+std::size_t source_connections(const limits_config& limits, const listen_config& listen) {
+  const auto most =
+      runtime::is_loopback(listen.host) ? std::numeric_limits<std::size_t>::max() : (limits.max_connections + 1) / 2;
+  return limits.max_source_connections.value_or(most);
 }
 
 } // namespace
@@ -67,7 +96,11 @@ owned_descriptor::~owned_descriptor() {
 }
 
 http_server::http_server(listen_config listen, limits_config limits, request_handler& handler)
-    : listen_(std::move(listen)), limits_(limits), handler_(handler), budget_(limits.max_total_body_bytes) {}
+    : listen_(std::move(listen)),
+      limits_(limits),
+      context_{handler, limits_, memory_, is_stopping_},
+      memory_(limits.max_total_body_bytes),
+      sources_(source_connections(limits, listen_)) {}
 
 http_server::~http_server() {
   if (!accepting_.joinable())
@@ -82,7 +115,7 @@ expected<void> http_server::open() {
   }
   TROUPE_TRY(listening_, listen_at(listen_));
   stop_event_ = owned_descriptor{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  crowd_event_ = owned_descriptor{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)};
+  crowd_event_ = owned_descriptor{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (stop_event_.get() < 0 || crowd_event_.get() < 0)
     return fail(system_error("eventfd"));
   sockaddr_storage own{};
@@ -94,8 +127,13 @@ expected<void> http_server::open() {
   return {};
 }
 
-void http_server::run() {
-  accepting_ = std::thread{[this] { accept_connections(); }};
+expected<void> http_server::run() {
+  try {
+    accepting_ = std::thread{[this] { accept_connections(); }};
+  } catch (const std::system_error& x) {
+    return fail(errc::unsatisfiable, fmt::format("no thread for connections: {}", x.what()));
+  }
+  return {};
 }
 
 std::size_t http_server::connections() const {
@@ -106,8 +144,10 @@ std::size_t http_server::connections() const {
 void http_server::accept_connections() {
   for (;;) {
     std::array<pollfd, 2> events{{{listening_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}}};
-    if (::poll(events.data(), events.size(), -1) < 0 && errno != EINTR)
-      return;
+    if (::poll(events.data(), events.size(), -1) < 0) {
+      pause_until_stop(stop_event_.get());
+      events[1].revents = is_stopping_ ? POLLIN : 0;
+    }
     if (events[0].revents != 0)
       accept_waiting();
     if (events[1].revents != 0)
@@ -125,124 +165,162 @@ void http_server::accept_waiting() {
     const auto descriptor =
         ::accept4(listening_.get(), reinterpret_cast<sockaddr*>(&peer), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (descriptor >= 0) {
-      take_in({descriptor, address_of(peer, size)});
+      try {
+        auto address = address_of(peer, size);
+        auto source = source_of(address);
+        take_in({descriptor, std::move(address), std::move(source)});
+      } catch (const std::exception&) {
+        // Without memory.
+        ::close(descriptor);
+      }
       continue;
     }
     // Without descriptors or memory the connection stays where it is, and poll would return at once.
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-      (void)await_ready(stop_event_.get(), POLLIN, std::chrono::steady_clock::now() + std::chrono::milliseconds{50});
+      pause_until_stop(stop_event_.get());
     else if (errno == EINTR || errno == ECONNABORTED)
       continue;
     return;
   }
 }
 
-void http_server::take_in(waiting_connection connection) {
-  auto is_crowded = false;
+void http_server::take_in(accepted connection) {
+  const auto descriptor = connection.descriptor;
+  auto why_not = std::string_view{};
   {
     const auto lock = std::lock_guard{mutex_};
-    is_crowded = idle_workers_ <= waiting_.size() && workers_.size() >= limits_.max_connections;
-    if (!is_crowded && idle_workers_ <= waiting_.size()) {
-      try {
-        workers_.emplace_back([this] { work(); });
-      } catch (const std::system_error&) {
-        is_crowded = true;
+    if (!sources_.enter(connection.source)) {
+      why_not = "this address has as many connections as it may: try again";
+    } else {
+      const auto has_worker = find_worker();
+      if (!has_worker && (waiting_.size() >= max_waiting || workers_.empty())) {
+        sources_.leave(connection.source);
+        why_not = "the server has as many connections as it may: try again";
+      } else {
+        waiting_.push_back(std::move(connection));
+        update_crowd();
       }
     }
-    if (is_crowded && (waiting_.size() >= max_waiting || workers_.empty())) {
-      // Sent without the lock.
-    } else {
-      waiting_.push_back(std::move(connection));
-      connection.descriptor = -1;
-    }
   }
-  if (connection.descriptor >= 0) {
-    turn_away(connection.descriptor);
-    return;
-  }
-  if (is_crowded)
-    signal_event(crowd_event_.get());
-  changed_.notify_one();
+  if (why_not.empty())
+    changed_.notify_one();
+  else
+    turn_away(descriptor, why_not);
 }
 
-void http_server::turn_away(int descriptor) {
-  const auto refusal = make_error(503, "the server has as many connections as it may: try again");
-  const auto text = fmt::format("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: "
-                                "1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
-                                refusal.body.size(), refusal.body);
+bool http_server::find_worker() {
+  if (free_workers_ > waiting_.size())
+    return true;
+  if (workers_.size() >= limits_.max_connections)
+    return false;
+  try {
+    workers_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  ++free_workers_;
+  return true;
+}
+
+void http_server::turn_away(int descriptor, std::string_view why) {
+  const auto refusal = make_retry(503, why);
+  const auto text = response_head(refusal, true) + refusal.body;
   // A new connection has room for it. Over TLS there is no answer before a handshake.
   if (!tls_) [[maybe_unused]]
     const auto sent = ::send(descriptor, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  handler_.sent(refusal.status);
+  context_.handler.sent(refusal.status);
   ::shutdown(descriptor, SHUT_WR);
   ::close(descriptor);
 }
 
-std::optional<http_server::waiting_connection> http_server::next_connection() {
+void http_server::update_crowd() {
+  const auto is_crowded = waiting_.size() > free_workers_;
+  if (is_crowded == std::exchange(is_crowded_, is_crowded))
+    return;
+  if (is_crowded) {
+    signal_event(crowd_event_.get());
+  } else {
+    std::uint64_t taken = 0;
+    [[maybe_unused]] const auto count = ::read(crowd_event_.get(), &taken, sizeof taken);
+  }
+}
+
+bool http_server::leave_place() {
+  const auto lock = std::lock_guard{mutex_};
+  if (!is_crowded_)
+    return false;
+  ++free_workers_;
+  update_crowd();
+  return true;
+}
+
+std::optional<http_server::accepted> http_server::next_connection() {
   auto lock = std::unique_lock{mutex_};
-  ++idle_workers_;
   changed_.wait(lock, [this] { return !waiting_.empty() || is_stopping_; });
-  --idle_workers_;
+  --free_workers_;
   if (waiting_.empty())
     return std::nullopt;
   auto result = std::move(waiting_.front());
   waiting_.pop_front();
   open_.insert(result.descriptor);
+  update_crowd();
   return result;
 }
 
-void http_server::work() {
+void http_server::work() noexcept {
   // OpenSSL writes to sockets that a peer has closed.
   sigset_t broken_pipe;
   ::sigemptyset(&broken_pipe);
   ::sigaddset(&broken_pipe, SIGPIPE);
   ::pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
-  auto engine = http_engine{handler_, limits_, budget_, is_stopping_};
-  while (auto connection = next_connection())
-    serve(engine, std::move(*connection));
-}
-
-void http_server::serve(http_engine& engine, waiting_connection connection) {
-  const auto descriptor = connection.descriptor;
-  {
-    auto stream = connection_stream{make_transport(descriptor, tls_ ? &*tls_ : nullptr), std::move(connection.peer),
-                                    limits_.send_timeout};
-    auto is_open = stream.below().begin(std::chrono::steady_clock::now() + limits_.receive_timeout);
-    while (is_open && await_request(stream)) {
-      stream.begin_request(std::chrono::steady_clock::now() + limits_.receive_timeout);
-      const auto outcome = engine.serve(stream);
-      is_open = stream.flush() && outcome == http_engine::outcome::keep;
-      if (outcome == http_engine::outcome::close_unread)
-        stream.linger();
+  while (auto connection = next_connection()) {
+    auto has_left_place = false;
+    try {
+      has_left_place = serve(*connection);
+    } catch (...) {
+      // Without memory: this connection has been closed.
+      context_.handler.sent(500);
     }
-    stream.below().end();
-    // Before the descriptor's number can be another connection's.
-    const auto lock = std::lock_guard{mutex_};
-    open_.erase(descriptor);
+    {
+      const auto lock = std::lock_guard{mutex_};
+      sources_.leave(connection->source);
+      free_workers_ += has_left_place ? 0 : 1;
+      update_crowd();
+    }
+    changed_.notify_all();
   }
-  changed_.notify_all();
 }
 
-bool http_server::await_request(connection_stream& stream) const {
-  if (stream.has_buffered())
-    return true;
-  const auto deadline = std::chrono::steady_clock::now() + limits_.idle_timeout;
-  for (;;) {
-    std::array<pollfd, 3> events{
-        {{stream.below().descriptor(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}, {crowd_event_.get(), POLLIN, 0}}};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-    const auto count = ::poll(events.data(), events.size(), static_cast<int>(std::max<std::int64_t>(left, 0)));
-    if (count < 0 && errno == EINTR)
-      continue;
-    // A request that has come is answered, whatever else happens.
-    if (count > 0 && events[0].revents != 0)
-      return true;
-    if (count <= 0 || events[1].revents != 0)
-      return false;
-    std::uint64_t taken = 0;
-    if (::read(crowd_event_.get(), &taken, sizeof taken) == sizeof taken)
-      return false;
+bool http_server::serve(const accepted& accepted) {
+  /// Forgets the descriptor before its number can be another connection's.
+  struct open_entry {
+    http_server& server;
+    int descriptor;
+    ~open_entry() {
+      const auto lock = std::lock_guard{server.mutex_};
+      server.open_.erase(descriptor);
+    }
+  };
+  auto has_left_place = false;
+  const auto events = interruptions{stop_event_.get(), crowd_event_.get(), [&] {
+                                      has_left_place = leave_place();
+                                      return has_left_place;
+                                    }};
+  auto below = make_transport(accepted.descriptor, tls_ ? &*tls_ : nullptr);
+  if (below == nullptr) {
+    const auto lock = std::lock_guard{mutex_};
+    open_.erase(accepted.descriptor);
+    ::close(accepted.descriptor);
+    return false;
   }
+  auto client = connection{std::move(below), accepted.peer, limits_.send_timeout, events};
+  const auto entry = open_entry{*this, accepted.descriptor};
+  const auto deadline =
+      after(std::chrono::steady_clock::now(), std::min(limits_.head_timeout, limits_.receive_timeout));
+  if (client.begin(deadline) == wait_outcome::ready)
+    serve_requests(client, context_);
+  client.end();
+  return has_left_place;
 }
 
 bool http_server::drain(std::chrono::milliseconds grace) {
@@ -254,7 +332,8 @@ bool http_server::drain(std::chrono::milliseconds grace) {
   accepting_.join();
   changed_.notify_all();
   auto lock = std::unique_lock{mutex_};
-  return changed_.wait_for(lock, grace, [this] { return open_.empty() && waiting_.empty(); });
+  return changed_.wait_until(lock, after(std::chrono::steady_clock::now(), grace),
+                             [this] { return open_.empty() && waiting_.empty(); });
 }
 
 void http_server::close() {

@@ -1,8 +1,11 @@
 #pragma once
 
-#include "http/http_engine.hpp"
+#include "decisions/source_limit.hpp"
+#include "http/connection.hpp"
+#include "http/request_exchange.hpp"
 #include "http/request_handler.hpp"
 #include "http/transport.hpp"
+#include "memory_budget.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -49,54 +52,62 @@ class http_server {
   /// Opens the port; connections are accepted and wait. Fails as `server::start` does.
   [[nodiscard]] expected<void> open();
 
-  /// Begins to serve.
-  void run();
+  /// Begins to serve. Fails with `errc::unsatisfiable` without a thread.
+  [[nodiscard]] expected<void> run();
 
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
-  [[nodiscard]] bool is_encrypted() const noexcept { return tls_.has_value(); }
+  [[nodiscard]] bool is_encrypted() const noexcept { return !listen_.certificate.empty(); }
   [[nodiscard]] std::size_t connections() const;
 
   /// Accepts no more connections, answers all requests that have been received, and returns when no connection is left
-  /// or `grace` is over; whether none is. Once.
+  /// or `grace` is over; whether none is. Once, after `run`.
   [[nodiscard]] bool drain(std::chrono::milliseconds grace);
 
   /// After `drain`: ends the connections that are left. The handler must return from all calls.
   void close();
 
  private:
-  struct waiting_connection {
+  struct accepted {
     int descriptor;
     std::string peer;
+    /// What it counts for in `sources_`.
+    std::string source;
   };
 
   void accept_connections();
   void accept_waiting();
-  void take_in(waiting_connection connection);
-  void turn_away(int descriptor);
-  void work();
-  [[nodiscard]] std::optional<waiting_connection> next_connection();
-  void serve(http_engine& engine, waiting_connection connection);
-  [[nodiscard]] bool await_request(connection_stream& stream) const;
+  void take_in(accepted connection);
+  [[nodiscard]] bool find_worker();
+  void turn_away(int descriptor, std::string_view why);
+  void work() noexcept;
+  [[nodiscard]] std::optional<accepted> next_connection();
+  /// Whether the connection left its place to one that waits.
+  [[nodiscard]] bool serve(const accepted& connection);
+  [[nodiscard]] bool leave_place();
+  void update_crowd();
 
   listen_config listen_;
   limits_config limits_;
-  request_handler& handler_;
+  exchange_context context_;
   std::optional<tls_context> tls_;
-  body_budget budget_;
-  std::uint16_t port_ = 0;
+  memory_budget memory_;
+  std::atomic<std::uint16_t> port_ = 0;
   owned_descriptor listening_;
   /// Readable once the server stops.
   owned_descriptor stop_event_;
-  /// A semaphore: who takes it closes a connection without a request.
+  /// Readable while more connections wait than workers are free.
   owned_descriptor crowd_event_;
   std::atomic<bool> is_stopping_ = false;
   std::thread accepting_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<waiting_connection> waiting_;
-  std::size_t idle_workers_ = 0;
+  source_limit sources_;
+  std::deque<accepted> waiting_;
+  /// Workers that wait for a connection, or will without any client's doing.
+  std::size_t free_workers_ = 0;
   std::vector<std::thread> workers_;
+  bool is_crowded_ = false;
   /// Those that workers serve.
   std::set<int> open_;
 };

@@ -1,6 +1,8 @@
 #pragma once
 
-#include <cstdint>
+#include "decisions/request_parser.hpp"
+#include "memory_budget.hpp"
+
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,19 +10,6 @@
 #include <vector>
 
 namespace troupe::serving {
-
-/// A request without its body.
-struct request_head {
-  std::string method;
-  /// Decoded, without the query.
-  std::string path;
-  /// The address of the peer.
-  std::string peer;
-  std::string host;
-  std::string authorization;
-  std::string content_type;
-  std::string accept;
-};
 
 struct response {
   int status = 200;
@@ -31,6 +20,9 @@ struct response {
 
 /// An error as clients get it: `{"error": {"code": 400, "message": "..."}}`.
 [[nodiscard]] response make_error(int status, std::string_view message);
+
+/// The same, with the seconds after which the client may try again.
+[[nodiscard]] response make_retry(int status, std::string_view message, double seconds = 1);
 
 /// What a server does with requests. All members are called from many threads.
 class request_handler {
@@ -43,7 +35,8 @@ class request_handler {
   /// Before the body is received. A response ends the request. What it lets pass is GET, HEAD or POST.
   [[nodiscard]] virtual std::optional<response> refuse(const request_head& head) = 0;
 
-  [[nodiscard]] virtual response answer(const request_head& head, std::string body) = 0;
+  /// `held` has the body's bytes, and what it needs besides until the response is sent.
+  [[nodiscard]] virtual response answer(const request_head& head, std::string body, memory_share& held) = 0;
 
   /// Every response that is sent, those of the protocol (such as 400 for what is no HTTP) included.
   virtual void sent(int status) = 0;

@@ -3,8 +3,8 @@
 #include <troupe/error.hpp>
 #include <troupe/serving/server.hpp>
 
-#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -13,12 +13,23 @@ struct ssl_ctx_st;
 
 namespace troupe::serving {
 
-using time_point = std::chrono::steady_clock::time_point;
+/// What an attempt to move bytes came to.
+enum class io_state : std::uint8_t {
+  done,
+  /// Try again once the descriptor is readable.
+  needs_input,
+  /// Try again, with the same bytes, once the descriptor is writable.
+  needs_output,
+  /// The peer sends no more, or the connection is broken.
+  ended,
+};
 
-/// Waits until a descriptor is ready for `events` (of poll); false at the deadline.
-[[nodiscard]] bool await_ready(int descriptor, short events, time_point deadline);
+struct io_result {
+  io_state state;
+  std::size_t bytes = 0;
+};
 
-/// The bytes of one connection. Used by one thread. Owns the descriptor.
+/// The bytes of one connection. Never waits. Used by one thread. Owns the descriptor.
 class transport {
  public:
   transport() = default;
@@ -26,20 +37,17 @@ class transport {
   transport& operator=(const transport&) = delete;
   virtual ~transport() = default;
 
-  /// Before anything else; false if the peer does not speak the protocol in time.
-  [[nodiscard]] virtual bool begin(time_point deadline) = 0;
+  /// Before anything else, until it is done.
+  [[nodiscard]] virtual io_state begin() = 0;
 
-  /// Returns at least one byte; 0 if the peer sends no more, if the connection is broken, and at the deadline.
-  [[nodiscard]] virtual std::size_t receive(std::span<char> target, time_point deadline) = 0;
+  /// At least one byte if it is done.
+  [[nodiscard]] virtual io_result receive(std::span<char> target) = 0;
 
-  /// Sends all; false if the connection is broken, and at the deadline.
-  [[nodiscard]] virtual bool send(std::string_view bytes, time_point deadline) = 0;
+  /// At least one byte, of those given, if it is done.
+  [[nodiscard]] virtual io_result send(std::string_view bytes) = 0;
 
   /// Says that nothing more is sent.
   virtual void end() = 0;
-
-  /// Whether bytes have been received below this class, so that poll does not see them.
-  [[nodiscard]] virtual bool has_pending() const = 0;
 
   [[nodiscard]] virtual int descriptor() const noexcept = 0;
 };
@@ -47,7 +55,8 @@ class transport {
 /// The server's side of TLS.
 class tls_context {
  public:
-  /// Fails with `errc::not_authenticated` for files that cannot be used, or a key that others may read.
+  /// Fails with `errc::not_authenticated` for files that cannot be used, a key that others may read, or one with a
+  /// password.
   [[nodiscard]] static expected<tls_context> load(const listen_config& config);
 
   [[nodiscard]] ssl_ctx_st* get() const noexcept { return context_.get(); }
@@ -59,7 +68,8 @@ class tls_context {
   std::unique_ptr<ssl_ctx_st, deleter> context_;
 };
 
-/// A transport over a connected socket, which is set not to block. `tls` is null for clear text, and outlives it.
+/// A transport over a connected socket, which is set not to block. `tls` is null for clear text, and outlives it. Null
+/// without memory for TLS: then the socket stays the caller's.
 [[nodiscard]] std::unique_ptr<transport> make_transport(int descriptor, const tls_context* tls);
 
 } // namespace troupe::serving

@@ -3,7 +3,6 @@
 #include <mnist/prediction.hpp>
 
 #include <malloc.h>
-#include <utility>
 
 namespace bench {
 
@@ -11,8 +10,7 @@ predict::loaded_model load_libtorch_model(const troupe::serialization::checkpoin
   // As troupe-serve-libtorch does.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  auto model = mnist::load_model(source);
-  return {std::move(model.predictor), std::move(model.inputs)};
+  return mnist::load_model(source);
 }
 
 } // namespace bench

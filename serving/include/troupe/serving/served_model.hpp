@@ -1,25 +1,19 @@
 #pragma once
 
-#include <troupe/data/column.hpp>
 #include <troupe/error.hpp>
-#include <troupe/inference/predictor.hpp>
+#include <troupe/inference/loaded_model.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <string>
 #include <variant>
-#include <vector>
 
 namespace troupe::serving {
 
-/// A predictor and the columns that it takes for a row, all of fixed shape: requests are checked against them.
-struct served_model {
-  inference::predictor_ptr predictor;
-  std::vector<data::column_spec> inputs;
-};
+/// Its inputs have fixed shapes: requests are checked against them.
+using served_model = inference::loaded_model;
 
 /// What a server does with a path that does not exist.
 enum class absent_run : std::uint8_t {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -41,10 +42,14 @@ struct batch_config {
 
 /// What one client may take.
 struct limits_config {
-  /// Open connections, each with a thread. One more is answered with 503 and closed.
+  /// Open connections, each with a thread. One more takes the place of one without a request, or is answered with 503
+  /// and closed.
   std::size_t max_connections = 256;
+  /// Of one source (as below). Unless set: half of `max_connections`, and no limit on loopback. Clients behind a proxy
+  /// are one source.
+  std::optional<std::size_t> max_source_connections = {};
   std::uint64_t max_body_bytes = std::uint64_t{16} << 20;
-  /// Of all requests that are being received or answered.
+  /// Of all requests that are being received or answered: their bodies, rows and responses.
   std::uint64_t max_total_body_bytes = std::uint64_t{256} << 20;
   /// Rows in one request.
   std::uint64_t max_request_rows = 1024;
@@ -54,8 +59,12 @@ struct limits_config {
   double burst = 0;
   /// From the first byte of a request to its last.
   std::chrono::milliseconds receive_timeout{30'000};
+  /// From there to the end of its head, if that is shorter; also for TLS's handshake.
+  std::chrono::milliseconds head_timeout{10'000};
   /// From the last byte of a request to its prediction.
   std::chrono::milliseconds predict_timeout{30'000};
+  /// From a request for a reload to its answer; the reload goes on.
+  std::chrono::milliseconds reload_timeout{300'000};
   /// How long a client may take for a response.
   std::chrono::milliseconds send_timeout{30'000};
   /// How long an open connection may wait without a request.
@@ -63,7 +72,7 @@ struct limits_config {
 };
 
 struct server_config {
-  /// The model's name in responses and metrics.
+  /// The model's name in responses.
   std::string name = "model";
   listen_config listen = {};
   batch_config batching = {};
@@ -83,14 +92,14 @@ struct reload_report {
   std::filesystem::path checkpoint = {};
 };
 
-/// Serves one model by HTTP. All members but `start` are thread-safe.
+/// Serves one model by HTTP. Thread-safe.
 ///
 ///     auto server = serving::server{{.listen = {.port = 8080}}, serving::checkpoint_models{"runs/latest", load}};
 ///     value_or_throw(server.start());
 class server {
  public:
   server(server_config config, model_origin origin);
-  /// Stops without a grace.
+  /// Stops without a grace, and waits for models that are being loaded or predict: these cannot be interrupted.
   ~server();
   server(const server&) = delete;
   server& operator=(const server&) = delete;
@@ -98,7 +107,7 @@ class server {
   /// Loads the model and listens. Returns once requests are answered; a run that has no checkpoint yet is waited for in
   /// the background, and until then the server is not ready. Once. Fails with `errc::invalid_argument` for a
   /// configuration that cannot be, `errc::already_exists` for a port that is taken, `errc::not_authenticated` for a
-  /// certificate that cannot be used, and as loading the model does.
+  /// certificate that cannot be used, `errc::stopped` if `stop` is called meanwhile, and as loading the model does.
   [[nodiscard]] expected<void> start();
 
   /// The port that it listens on; 0 before `start`.
@@ -108,15 +117,18 @@ class server {
   [[nodiscard]] std::string url() const;
 
   /// Serves the newest usable checkpoint, even if it has a smaller step than the one served, after all its replicas
-  /// have loaded it. Requests meanwhile are answered by the model before. Fails as loading does, and the model before
-  /// is kept.
+  /// have loaded it. Requests meanwhile are answered by the model before. Calls that come while another is under way
+  /// share the next. Fails as loading does, and the model before is kept; with `errc::stopped` once the server stops.
   [[nodiscard]] expected<reload_report> reload();
+
+  /// The same in the background: the outcome is told by `server_config::notice`.
+  void request_reload();
 
   /// Has a newer checkpoint looked for at once, in the background.
   void check_for_newer();
 
-  /// Ends the readiness, refuses connections, answers all requests that have been received, and ends what is left after
-  /// `grace`. Returns whether nothing was. Idempotent.
+  /// Closes the port, answers all requests that have been received, and ends what is left after `grace`. Returns
+  /// whether nothing was, without waiting for a model that is being loaded or predicts. Idempotent.
   bool stop(std::chrono::milliseconds grace);
 
  private:

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <functional>
+#include <thread>
+
+namespace serve {
+
+/// What a program does on signals.
+struct signal_reactions {
+  /// On SIGHUP. Does not wait.
+  std::function<void()> reload;
+  /// On the first SIGINT or SIGTERM. The second one ends the process, whatever this does.
+  std::function<void()> stop;
+};
+
+/// Receives signals in a thread of its own, so that they work whatever the others do. Made before all other threads,
+/// which inherit that it blocks SIGHUP, SIGINT and SIGTERM.
+class signal_watch {
+ public:
+  /// Throws `troupe::exception`.
+  explicit signal_watch(signal_reactions reactions);
+  /// Without a signal, too. Waits for a reaction that is under way.
+  ~signal_watch();
+  signal_watch(const signal_watch&) = delete;
+  signal_watch& operator=(const signal_watch&) = delete;
+
+  /// Returns once the reaction `stop` has.
+  void wait();
+
+ private:
+  void run();
+
+  signal_reactions reactions_;
+  /// Readable once the watch ends.
+  int end_event_;
+  int signals_;
+  std::thread thread_;
+};
+
+} // namespace serve

@@ -219,7 +219,6 @@ TEST_CASE("in a browser a chart moves, a killed worker appears in the timeline, 
   CHECK(shows(page, "document.querySelector('.state').innerText.includes('stopped')"));
   take_picture(page, "stopped");
 
-  // A server that comes back is found again.
   const auto other = t.here.run(t.here.charlm("second", {"--workers", "2", "--seed", "7", "--steps", "900"}));
   CHECK(other.status == exit_status{0, {}});
   page.open(t.url + "/#run=first&run=second");

@@ -1154,12 +1154,18 @@ TEST_CASE("a worker that is asked to saves all of the state before its run ends,
   config.steps = 9;
   const auto fail_in_fifth = [&](session_group& group) {
     group.driver().saver = worker_id{10};
+    // Rank 0 has applied step 4 when rank 1 throws.
+    auto fifth_begins = std::latch{1};
     return group.run([&](train_context& ctx) {
       auto mine = model{ctx.seed()};
       track(ctx, mine);
       ctx.for_each_step(plan_with(24), [&](step& step) {
-        if (step.number() == 5 && ctx.rank() == 1)
+        if (step.number() == 5 && ctx.rank() == 1) {
+          fifth_begins.wait();
           throw std::runtime_error{"out of range"};
+        }
+        if (step.number() == 5)
+          fifth_begins.count_down();
         ordinary_step(step, mine);
       });
     });

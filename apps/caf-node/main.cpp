@@ -107,7 +107,7 @@ void add_options(CLI::App& app, settings& given) {
 /// The file that counts where none is named; empty if there is none.
 std::filesystem::path default_config() {
   auto code = std::error_code{};
-  const auto of_system = std::filesystem::path{"/etc/troupe/caf-node.conf"};
+  auto of_system = std::filesystem::path{"/etc/troupe/caf-node.conf"};
   if (std::filesystem::exists(of_system, code))
     return of_system;
   const auto* base = std::getenv("XDG_CONFIG_HOME");

@@ -33,7 +33,7 @@ function(troupe_add_test name)
   target_link_libraries(${name} PRIVATE troupe_warnings troupe_test_main ${arg_LINK})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/bin)
   add_test(NAME ${name} COMMAND ${name})
-  set(timeout 300)
+  set(timeout 600)
   # Under ThreadSanitizer programs run 5 to 20 times slower.
   if(TROUPE_SANITIZERS MATCHES thread)
     set(timeout 3000)

@@ -18,7 +18,7 @@ expected<fs::path> followed_directory(const fs::path& path, absent_run absent) {
         errc::not_found,
         fmt::format("{} does not exist: name a checkpoint, or a run's directory such as runs/latest", path.string()));
   }
-  const auto real = fs::canonical(path, code);
+  auto real = fs::canonical(path, code);
   if (code)
     return fail(errc::io_error, fmt::format("{}: {}", path.string(), code.message()));
   if (serialization::parse_checkpoint_name(real.filename().string()))

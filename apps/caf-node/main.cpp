@@ -83,8 +83,7 @@ void add_options(CLI::App& app, settings& given) {
       },
       "Another resource to offer, and how much of it");
   troupe::apps::add_named_values(
-      app, "--label",
-      [&given](const std::string& name, const std::string& value) { given.node.labels[name] = value; },
+      app, "--label", [&given](const std::string& name, const std::string& value) { given.node.labels[name] = value; },
       "A label, for runs that ask for nodes with certain ones");
   app.add_option("--program-dir", given.node.program_directory,
                  "Directory of the programs that may be started, by file name. Needed beyond loopback and with "

@@ -5,6 +5,7 @@
 #include <charlm/sampling.hpp>
 #include <charlm/training.hpp>
 #include <command_line.hpp>
+#include <dashboard_option.hpp>
 
 #include <troupe/troupe.hpp>
 
@@ -232,7 +233,10 @@ int main(int argc, char** argv) {
                "bit for bit.",
                "charlm"};
   describe(cli, o);
+  auto dashboard = troupe::apps::dashboard_option{cli};
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
+    return *code;
+  if (auto code = dashboard.open(o.trainer.run.storage_path))
     return *code;
   apply_words(o);
   try {

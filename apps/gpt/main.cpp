@@ -1,6 +1,7 @@
 // Trains a small character-level transformer on a text, reports its validation loss beside the published one, and
 // generates text. Can also generate text from an earlier checkpoint without training.
 #include <command_line.hpp>
+#include <dashboard_option.hpp>
 #include <gpt/text.hpp>
 #include <gpt/training.hpp>
 #include <gpt/writer.hpp>
@@ -273,7 +274,10 @@ int main(int argc, char** argv) {
       "The number of worker processes does not change the result, bit for bit.",
       "gpt"};
   describe(cli, o);
+  auto dashboard = troupe::apps::dashboard_option{cli};
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
+    return *code;
+  if (auto code = dashboard.open(o.storage))
     return *code;
   const auto given = (o.text.empty() ? 0 : 1) + (o.tokens.empty() ? 0 : 1) + (o.sample_from.empty() ? 0 : 1);
   if (given != 1) {

@@ -1,6 +1,7 @@
 // Trains a Keras model, which keras_model.py has exported, on images of the MNIST family. Python is not needed any
 // more.
 #include <command_line.hpp>
+#include <dashboard_option.hpp>
 
 #include <troupe/data/data_set.hpp>
 #include <troupe/data/evaluation.hpp>
@@ -133,7 +134,10 @@ int main(int argc, char** argv) {
   apps::add_nodes(cli, config.cluster);
   apps::add_leases(cli, config.scaling);
   cli.add_flag("--quiet", quiet, "Show no progress");
+  auto dashboard = apps::dashboard_option{cli};
   if (auto code = apps::parse_command_line(cli, argc, argv))
+    return *code;
+  if (auto code = dashboard.open(storage))
     return *code;
   try {
     config.scaling.num_workers = value_or_throw(parse_worker_range(workers));

@@ -1,5 +1,6 @@
 // Trains a small convolutional network on images of the MNIST family and reports its accuracy on held-out images.
 #include <command_line.hpp>
+#include <dashboard_option.hpp>
 #include <mnist/training.hpp>
 
 #include <troupe/serialization/files/file_digest.hpp>
@@ -159,7 +160,10 @@ int main(int argc, char** argv) {
       "bit for bit.",
       "mnist"};
   describe(cli, o);
+  auto dashboard = troupe::apps::dashboard_option{cli};
   if (auto code = troupe::apps::parse_command_line(cli, argc, argv))
+    return *code;
+  if (auto code = dashboard.open(o.storage))
     return *code;
   try {
     return run(program, o);

@@ -1,6 +1,7 @@
 // Trains a softmax regression, or a network, on a CSV table and reports its accuracy on the held-out tenth of the rows.
 // Without a table it generates one: flowers of three species.
 #include <command_line.hpp>
+#include <dashboard_option.hpp>
 
 #include <troupe/data/csv.hpp>
 #include <troupe/data/dense_model.hpp>
@@ -203,7 +204,10 @@ int main(int argc, char** argv) {
   apps::add_resume(cli, o.trainer.run);
   apps::add_mirror(cli, o.trainer.checkpoint.mirror);
   apps::add_time_limit(cli, o.trainer.run);
+  auto dashboard = apps::dashboard_option{cli};
   if (auto code = apps::parse_command_line(cli, argc, argv))
+    return *code;
+  if (auto code = dashboard.open(storage))
     return *code;
   o.trainer.scaling.num_workers = workers;
   o.trainer.run.storage_path = storage;

@@ -3,6 +3,7 @@
 #include "library.hpp"
 
 #include <command_line.hpp>
+#include <dashboard_option.hpp>
 
 #include <troupe/data/csv.hpp>
 #include <troupe/data/data_set.hpp>
@@ -166,7 +167,10 @@ int main(int argc, char** argv) {
   apps::add_resume(cli, config.run);
   apps::add_mirror(cli, config.checkpoint.mirror);
   apps::add_time_limit(cli, config.run);
+  auto dashboard = apps::dashboard_option{cli};
   if (auto code = apps::parse_command_line(cli, argc, argv))
+    return *code;
+  if (auto code = dashboard.open(storage))
     return *code;
   config.scaling.num_workers = workers;
   config.run.storage_path = storage;

@@ -158,5 +158,5 @@ TEST_CASE("slots limit the workers of a node, at the start and later") {
   nodes.resize_run({3, 3});
   placed = nodes.place(node_state::offered, {});
   REQUIRE_FALSE(placed);
-  CHECK(placed.error().message.find("1 slot") != std::string::npos);
+  CHECK(placed.error().message.find("at most 1 worker") != std::string::npos);
 }

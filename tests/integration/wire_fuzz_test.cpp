@@ -80,7 +80,9 @@ class victim {
   }
 
   /// No worker is another than at the start.
-  void has_same_workers() const { CHECK(here.workers() == workers_); }
+  void has_same_workers() const {
+    CHECK(becomes_true([this] { return here.workers() == workers_; }));
+  }
 
   /// Ends it, and compares its bits with those of a run that nobody has disturbed.
   nlohmann::json finish() {
@@ -195,12 +197,13 @@ class stranger {
   std::vector<unique_fd> kept_;
 };
 
-/// What a driver says to a node, recorded where nothing is encrypted.
+/// What a driver says to a node, recorded where nothing is encrypted. Without a grace period, so that what opens this
+/// run again leaves no workers that wait for their driver.
 recorded_conversation record_driver() {
   scratch_runs here;
   const auto node = here.start_node({"--insecure", "--program-dir", scratch_runs::programs()});
   const recording_proxy proxy{port_of(node.address)};
-  const auto ran = here.run(here.charlm("recorded", {"--insecure", "--nodes", proxy.address()}));
+  const auto ran = here.run(here.charlm("recorded", {"--insecure", "--nodes", proxy.address(), "--driver-grace", "0"}));
   INFO(ran.err);
   REQUIRE(ran.status == exit_status{0, {}});
   return {proxy.of_dialler(), proxy.of_acceptor()};

@@ -48,7 +48,7 @@ function(_troupe_install_program target component)
     install(TARGETS ${target} COMPONENT ${component})
   endif()
   # Without a command line it is started by another program, not by users.
-  if(NOT "troupe_command_line" IN_LIST libraries)
+  if(NOT libraries MATCHES "troupe_command_line|troupe_dashboard_option")
     return()
   endif()
   set(dir ${PROJECT_BINARY_DIR}/package/${name})

@@ -1,5 +1,6 @@
 #include "run.hpp"
 
+#include "dashboard/commands.hpp"
 #include "run/commands.hpp"
 #include "run/control_commands.hpp"
 
@@ -76,6 +77,39 @@ void add_logs(CLI::App& parent, command& chosen) {
   added->footer("Exit codes: 0 success, 1 nothing of this rank, 2 wrong usage or nothing found.");
 }
 
+void add_dashboard(CLI::App& app, command& chosen) {
+  auto given = std::make_shared<dashboard_arguments>();
+  auto* added = app.add_subcommand("dashboard", "Serve a page about the runs of a storage directory, for browsers");
+  added->add_option("DIRECTORY", given->storage, "The directory in which runs are")->capture_default_str();
+  added
+      ->add_option(
+          "--listen", given->listen,
+          "HOST:PORT of the page; port 0 chooses a free one. Beyond loopback it needs a token and a certificate")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  added->add_option("--token-file", given->token_file, "A file with the token that who opens the page must know");
+  auto* certificate =
+      added->add_option("--certificate", given->certificate, "PEM file of the certificate chain, for HTTPS");
+  auto* key = added->add_option("--key", given->key, "PEM file of its private key")->needs(certificate);
+  certificate->needs(key);
+  added->footer("Exit codes: 0 ended by Ctrl-C, 2 wrong usage, or the port is in use.");
+  added->callback([given, &chosen] { chosen = [given] { return serve_dashboard(*given); }; });
+}
+
+void add_pictures(CLI::App& app, command& chosen) {
+  auto [plots, plotted] = add_run_command<plot_arguments>(
+      app, chosen, "plot", "Draw a run's curves and timeline in the terminal, or as SVG", plot, which_of);
+  plots->remove_option(plots->get_option("--json"));
+  plots->add_option("METRIC", plotted->metrics, "Which curves (default: all)");
+  plots->add_option("--svg", plotted->svg, "Write an SVG file instead");
+  auto [reports, reported] = add_run_command<report_arguments>(
+      app, chosen, "report", "Write all about a run into one HTML file, which needs nothing else", report, which_of);
+  reports->remove_option(reports->get_option("--json"));
+  reports->add_option("-o,--output", reported->output, "The file; - for standard output (default: RUN-report.html)");
+  for (auto* each : {plots, reports})
+    each->footer("Exit codes: 0 success, 2 wrong usage or nothing found.");
+}
+
 /// What has a short form.
 void add_watching(CLI::App& parent, command& chosen) {
   add_status(parent, chosen);
@@ -127,6 +161,8 @@ void add_run(CLI::App& app, command& chosen) {
   add_watching(*runs, chosen);
   add_steering(*runs, chosen);
   add_watching(app, chosen);
+  add_dashboard(app, chosen);
+  add_pictures(app, chosen);
   auto listed = std::make_shared<list_runs_arguments>();
   auto* lists = app.add_subcommand("runs", "List the runs of a storage directory, and what they do");
   lists->add_option("DIRECTORY", listed->storage, "The directory in which runs are")->capture_default_str();

@@ -126,8 +126,7 @@ std::optional<run_progress> run_record::on_metrics(const metrics_batch& batch, g
     note_pause(row.generation, seconds_of(std::chrono::microseconds{row.pause_us}));
   goodput_.add(batch);
   if (batch.applied > first_step_) {
-    if (const auto activity = goodput_.activity();
-        activity == time_use::starting || activity == time_use::restarting)
+    if (const auto activity = goodput_.activity(); activity == time_use::starting || activity == time_use::restarting)
       goodput_.enter(time_use::training, now);
     if (result_.seconds_to_first_step == 0)
       result_.seconds_to_first_step = seconds_of(now - started_);

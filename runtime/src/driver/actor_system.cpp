@@ -13,8 +13,8 @@
 #include <troupe/actors/trainer.hpp>
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/runtime/keys.hpp>
-#include <troupe/runtime/mirror.hpp>
 #include <troupe/runtime/members.hpp>
+#include <troupe/runtime/mirror.hpp>
 #include <troupe/runtime/node_host.hpp>
 #include <troupe/runtime/program.hpp>
 

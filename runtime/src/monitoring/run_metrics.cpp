@@ -130,9 +130,8 @@ void put_progress(prometheus_text& out, const run_figures& x) {
   out.sample(1, {{"run", x.run}, {"name", x.name}});
   out.gauge("troupe_run_activity", "What the run does: 1 for one of these.");
   using actors::time_use;
-  for (const auto each :
-       {time_use::starting, time_use::training, time_use::restarting, time_use::awaiting_capacity,
-        time_use::paused, time_use::awaiting_peers, time_use::ending})
+  for (const auto each : {time_use::starting, time_use::training, time_use::restarting, time_use::awaiting_capacity,
+                          time_use::paused, time_use::awaiting_peers, time_use::ending})
     out.sample(each == x.pulse.activity ? 1 : 0, {{"activity", to_string(each)}});
   out.gauge("troupe_step", "The last step that was applied.", number(x.step));
   out.gauge("troupe_planned_steps", "The last step of the run; 0 while unknown.", number(x.planned_steps));

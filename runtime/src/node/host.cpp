@@ -199,7 +199,8 @@ class node_host::impl {
     offered_.memory_bytes = options.memory_bytes.value_or(offered_.memory_bytes);
     offered_.custom = options.custom;
     members_ = std::make_shared<membership>(describe_self(offered_), texts_of(options.join), options.log);
-    actors::node_config config{local_host_name(), reachable_name(options.listen.host), offered_, options.log,
+    actors::node_config config{local_host_name(),  reachable_name(options.listen.host),
+                               offered_,           options.log,
                                std::move(devices), options.labels};
     if (options.metrics) {
       monitor_ = std::make_shared<node_monitor>();

@@ -283,10 +283,10 @@ struct run_result {
 
 TROUPE_INSPECT(run_result, run, name, status, steps, metrics, metrics_from, state_sha256, latest_checkpoint,
                best_checkpoint, checkpoints, due_checkpoints, path, reason, failures, generations, restarts, workers,
-               exact, resumed_from_step, seconds_to_first_step, seconds_total, programs, loaded_from, mirror,
-               goodput)
+               exact, resumed_from_step, seconds_to_first_step, seconds_total, programs, loaded_from, mirror, goodput)
 
-/// The text of its JSON object.
+/// The text of its JSON object, as in `result.json`.
+/// Times are in seconds.
 [[nodiscard]] std::string to_json(const run_goodput& goodput);
 
 /// The text of `result.json`.

@@ -1,12 +1,12 @@
-#include "run/found_run.hpp"
 #include "run/status_text.hpp"
-#include "run/worker_log.hpp"
 
 #include <processes.hpp>
 #include <scratch_directory.hpp>
 
 #include <troupe/actors/run_lock.hpp>
 #include <troupe/result.hpp>
+#include <troupe/runtime/found_run.hpp>
+#include <troupe/runtime/worker_log.hpp>
 
 #include <doctest/doctest.h>
 
@@ -19,6 +19,7 @@
 #include <vector>
 
 using namespace troupe;
+using namespace troupe::runtime;
 using namespace troupe::tool;
 using troupe::testing::scratch_directory;
 using troupe::testing::write_file;

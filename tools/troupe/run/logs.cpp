@@ -1,10 +1,10 @@
 #include "run/control_commands.hpp"
-#include "run/found_run.hpp"
-#include "run/worker_log.hpp"
 
 #include "checkpoint/text.hpp"
 
 #include <troupe/actors/run_lock.hpp>
+#include <troupe/runtime/found_run.hpp>
+#include <troupe/runtime/worker_log.hpp>
 
 #include <fmt/format.h>
 
@@ -16,6 +16,11 @@ namespace troupe::tool {
 
 namespace {
 
+using runtime::find_run;
+using runtime::known_log;
+using runtime::list_logs;
+using runtime::log_path;
+using runtime::worker_log;
 using namespace std::chrono_literals;
 
 /// Between two looks at logs that grow.

@@ -1,10 +1,12 @@
 #include "run/run_curves.hpp"
 
-#include "run/found_run.hpp"
+#include <troupe/runtime/found_run.hpp>
 
 #include <map>
 
 namespace troupe::tool {
+
+using runtime::last_rows;
 
 std::vector<run_summary::point> read_curve(const std::filesystem::path& run, const std::string& metric) {
   constexpr std::size_t enough = std::size_t{512} << 10;

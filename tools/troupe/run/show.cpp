@@ -1,7 +1,8 @@
 #include "run/commands.hpp"
-#include "run/found_run.hpp"
 #include "run/run_json.hpp"
 #include "run/summary.hpp"
+
+#include <troupe/runtime/found_run.hpp>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,8 @@
 namespace troupe::tool {
 
 namespace {
+
+using runtime::find_run;
 
 constexpr std::size_t curve_width = 60;
 

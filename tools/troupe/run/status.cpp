@@ -1,9 +1,10 @@
-#include "run/control_client.hpp"
 #include "run/control_commands.hpp"
 #include "run/run_curves.hpp"
 #include "run/status_text.hpp"
 
 #include "checkpoint/text.hpp"
+
+#include <troupe/runtime/control_client.hpp>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,14 @@ namespace troupe::tool {
 
 namespace {
 
+using runtime::absence;
+using runtime::absent_driver;
+using runtime::control_client;
+using runtime::explain_absence;
+using runtime::find_driver;
+using runtime::find_run;
+using runtime::list_runs;
+using runtime::stored_status;
 using ordered = nlohmann::ordered_json;
 
 /// What a command says of a run, and how it knows.

@@ -1,8 +1,9 @@
-#include "run/control_client.hpp"
 #include "run/control_commands.hpp"
 #include "run/status_text.hpp"
 
 #include "checkpoint/text.hpp"
+
+#include <troupe/runtime/control_client.hpp>
 
 #include <fmt/format.h>
 
@@ -17,6 +18,13 @@ namespace troupe::tool {
 
 namespace {
 
+using runtime::absence;
+using runtime::absent_driver;
+using runtime::control_client;
+using runtime::explain_absence;
+using runtime::find_driver;
+using runtime::find_run;
+using runtime::stored_status;
 using ordered = nlohmann::ordered_json;
 using namespace std::chrono_literals;
 

@@ -1,9 +1,10 @@
-#include "run/control_client.hpp"
 #include "run/control_commands.hpp"
 #include "run/run_curves.hpp"
 #include "run/status_text.hpp"
 
 #include "checkpoint/text.hpp"
+
+#include <troupe/runtime/control_client.hpp>
 
 #include <fmt/format.h>
 
@@ -19,6 +20,12 @@ namespace troupe::tool {
 
 namespace {
 
+using runtime::absence;
+using runtime::absent_driver;
+using runtime::control_client;
+using runtime::find_driver;
+using runtime::find_run;
+using runtime::stored_status;
 using ordered = nlohmann::ordered_json;
 using clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;

@@ -1,6 +1,6 @@
-#include "run/worker_log.hpp"
+#include <troupe/runtime/worker_log.hpp>
 
-#include "run/found_run.hpp"
+#include <troupe/runtime/found_run.hpp>
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace troupe::tool {
+namespace troupe::runtime {
 
 namespace fs = std::filesystem;
 using collectives::unique_fd;
@@ -167,4 +167,4 @@ std::vector<known_log> list_logs(const fs::path& run) {
   return result;
 }
 
-} // namespace troupe::tool
+} // namespace troupe::runtime

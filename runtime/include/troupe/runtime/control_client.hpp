@@ -1,10 +1,9 @@
 #pragma once
 
-#include "run/found_run.hpp"
-
 #include <troupe/actors/decisions/control_requests.hpp>
 #include <troupe/collectives/unique_fd.hpp>
 #include <troupe/error.hpp>
+#include <troupe/runtime/found_run.hpp>
 
 #include <chrono>
 #include <deque>
@@ -14,7 +13,7 @@
 #include <string>
 #include <variant>
 
-namespace troupe::tool {
+namespace troupe::runtime {
 
 /// A connection to the driver of a run on this machine. Used by one thread.
 class control_client {
@@ -24,7 +23,9 @@ class control_client {
   explicit control_client(collectives::unique_fd stream) : stream_(std::move(stream)) {}
 
   /// The answer's status. Fails with the driver's refusal, or with `errc::unreachable` if it ends or stays silent.
-  [[nodiscard]] expected<json> ask(const actors::control_request& request);
+  /// Without a limit it waits longer than the driver does for its trainer.
+  [[nodiscard]] expected<json> ask(const actors::control_request& request,
+                                   std::chrono::milliseconds limit = std::chrono::seconds{35});
 
   /// The next event, after a `watch_request`; nothing after `limit`. Fails with `errc::unreachable` at the end of the
   /// connection.
@@ -41,4 +42,4 @@ class control_client {
 /// Connects to the driver of a run. One that is just beginning or being replaced gets two seconds to listen.
 [[nodiscard]] std::variant<control_client, absent_driver> find_driver(const std::filesystem::path& run);
 
-} // namespace troupe::tool
+} // namespace troupe::runtime

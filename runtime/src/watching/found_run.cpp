@@ -1,4 +1,4 @@
-#include "run/found_run.hpp"
+#include <troupe/runtime/found_run.hpp>
 
 #include <troupe/actors/decisions/run_status_model.hpp>
 #include <troupe/actors/run_lock.hpp>
@@ -15,7 +15,7 @@
 #include <system_error>
 #include <utility>
 
-namespace troupe::tool {
+namespace troupe::runtime {
 
 namespace fs = std::filesystem;
 using ordered = nlohmann::ordered_json;
@@ -222,4 +222,4 @@ std::vector<nlohmann::json> last_rows(const fs::path& path, std::size_t bytes) {
   return result;
 }
 
-} // namespace troupe::tool
+} // namespace troupe::runtime

@@ -1,4 +1,4 @@
-#include "run/control_client.hpp"
+#include <troupe/runtime/control_client.hpp>
 
 #include <troupe/runtime/control_socket.hpp>
 
@@ -11,15 +11,12 @@
 #include <thread>
 #include <utility>
 
-namespace troupe::tool {
+namespace troupe::runtime {
 
 namespace {
 
 using clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
-
-/// More than the driver gives its trainer.
-constexpr auto answer_timeout = 35s;
 
 constexpr auto patience = 2s;
 
@@ -29,7 +26,8 @@ tl::unexpected<error> gone() {
 
 } // namespace
 
-expected<control_client::json> control_client::ask(const actors::control_request& request) {
+expected<control_client::json> control_client::ask(const actors::control_request& request,
+                                                   std::chrono::milliseconds limit) {
   const auto line = actors::to_line(request) + '\n';
   for (auto rest = std::string_view{line}; !rest.empty();) {
     const auto sent = ::send(stream_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
@@ -37,7 +35,7 @@ expected<control_client::json> control_client::ask(const actors::control_request
       return gone();
     rest.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(sent, 0)));
   }
-  for (const auto until = clock::now() + answer_timeout;;) {
+  for (const auto until = clock::now() + limit;;) {
     TROUPE_TRY(auto got, read_line(until));
     if (!got)
       return fail(errc::unreachable, "the run's driver does not answer");
@@ -97,4 +95,4 @@ std::variant<control_client, absent_driver> find_driver(const std::filesystem::p
   }
 }
 
-} // namespace troupe::tool
+} // namespace troupe::runtime

@@ -8,7 +8,7 @@
 #include <vector>
 
 /// Runs as their directories show them, without a word from their drivers.
-namespace troupe::tool {
+namespace troupe::runtime {
 
 /// The directory of a run: `given`, or the run of this name in `storage`. Fails with `errc::not_found`, saying where it
 /// looked.
@@ -46,4 +46,4 @@ struct absent_driver {
 /// The JSON objects in the last bytes of a file of lines, without a torn first or last one.
 [[nodiscard]] std::vector<nlohmann::json> last_rows(const std::filesystem::path& path, std::size_t bytes);
 
-} // namespace troupe::tool
+} // namespace troupe::runtime

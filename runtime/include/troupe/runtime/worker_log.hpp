@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace troupe::tool {
+namespace troupe::runtime {
 
 /// Reads a worker's log, `worker-N.log` with the older `worker-N.log.1`, as it grows and is begun anew.
 class worker_log {
@@ -53,4 +53,4 @@ struct known_log {
 /// "logs/worker-3.log" in a run's directory.
 [[nodiscard]] std::filesystem::path log_path(const std::filesystem::path& run, std::uint32_t worker);
 
-} // namespace troupe::tool
+} // namespace troupe::runtime

@@ -99,9 +99,10 @@ struct serving_scene : scratch_runs {
 };
 
 std::uint16_t port_of(child_process& server) {
+  // By either program.
   const std::string mark = ": listening on http://127.0.0.1:";
   if (!becomes_true([&] { return server.out().find('\n') != std::string::npos || !server.running(); }) ||
-      server.out().find(mark) == std::string::npos)
+      !server.out().starts_with("troupe-serve") || !contains(server.out(), mark))
     throw std::runtime_error{"the server did not start: " + server.out() + server.err()};
   return static_cast<std::uint16_t>(std::stoul(server.out().substr(server.out().find(mark) + mark.size())));
 }

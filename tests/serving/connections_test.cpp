@@ -185,6 +185,7 @@ TEST_CASE("a server listens at IPv6") {
   const running_server here{{.listen = {.host = "::1"}}};
   CHECK(here.server.url().starts_with("http://[::1]:"));
   const auto client = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  REQUIRE(client >= 0);
   address.sin6_port = htons(here.server.port());
   REQUIRE(::connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   const auto request = http_request("GET", "/v1/model", {}, {{"Host", "[::1]"}, {"Connection", "close"}});

@@ -285,9 +285,9 @@ class row_reader final : public nlohmann::json_sax<nlohmann::json> {
     return inputs_.size() > 8 ? fmt::format("{} and {} more", result, inputs_.size() - 8) : result;
   }
 
-  [[nodiscard]] static std::string shortened(std::string text) {
+  [[nodiscard]] static std::string shortened(std::string_view text) {
     constexpr std::size_t most = 160;
-    return text.size() > most ? text.substr(0, most) + "..." : text;
+    return text.size() > most ? std::string{text.substr(0, most)} + "..." : std::string{text};
   }
 
   const input_table& table_;

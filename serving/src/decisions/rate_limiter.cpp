@@ -9,7 +9,7 @@ namespace troupe::serving {
 
 std::string source_of(std::string_view address) {
   // A local address of IPv6 names its link: fe80::1%eth0.
-  const auto text = std::string{address.substr(0, address.find('%'))};
+  auto text = std::string{address.substr(0, address.find('%'))};
   in6_addr parsed{};
   if (::inet_pton(AF_INET6, text.c_str(), &parsed) != 1)
     return text;

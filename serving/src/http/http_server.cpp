@@ -32,11 +32,6 @@ void pause_until_stop(int stop_event) {
   (void)::poll(&stop, 1, 50);
 }
 
-void signal_event(int descriptor) {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(descriptor, &one, sizeof one);
-}
-
 std::string address_of(const sockaddr_storage& address, socklen_t size) {
   std::array<char, NI_MAXHOST> text{};
   if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, text.data(), text.size(), nullptr, 0,
@@ -238,10 +233,10 @@ void http_server::update_crowd() {
   if (is_crowded == std::exchange(is_crowded_, is_crowded))
     return;
   if (is_crowded) {
-    signal_event(crowd_event_.get());
+    (void)::eventfd_write(crowd_event_.get(), 1);
   } else {
-    std::uint64_t taken = 0;
-    [[maybe_unused]] const auto count = ::read(crowd_event_.get(), &taken, sizeof taken);
+    eventfd_t taken = 0;
+    (void)::eventfd_read(crowd_event_.get(), &taken);
   }
 }
 
@@ -328,7 +323,7 @@ bool http_server::drain(std::chrono::milliseconds grace) {
     const auto lock = std::lock_guard{mutex_};
     is_stopping_ = true;
   }
-  signal_event(stop_event_.get());
+  (void)::eventfd_write(stop_event_.get(), 1);
   accepting_.join();
   changed_.notify_all();
   auto lock = std::unique_lock{mutex_};

@@ -34,7 +34,6 @@ struct options {
   std::string workers;
   std::string transport = "auto";
   std::string sync = "auto";
-  bool use_gpu = false;
   troupe::trainer_config trainer;
 };
 
@@ -128,11 +127,7 @@ void describe(CLI::App& app, options& o) {
       ->add_option("--cpus-per-worker", t.scaling.resources_per_worker.cpus,
                    "CPUs that each worker reserves; 0: shared")
       ->capture_default_str();
-  cluster->add_flag("--use-gpu", o.use_gpu, "Train on GPUs: one for each worker");
-  cluster
-      ->add_option("--gpus-per-worker", t.scaling.resources_per_worker.gpus,
-                   "With --use-gpu: 0.25 lets four workers share a GPU")
-      ->check(troupe::apps::positive_number());
+  troupe::apps::add_gpus(*cluster, t.scaling);
   cluster->add_option("--keys", t.cluster.keys,
                       "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
   cluster->add_flag("--insecure", t.cluster.insecure, "Connect to nodes without TLS");
@@ -151,8 +146,7 @@ void apply_words(options& o) {
                               : o.sync == "stream" ? troupe::checkpoint_sync::stream
                                                    : troupe::checkpoint_sync::automatic;
   auto& scaling = o.trainer.scaling;
-  scaling.use_gpu = o.use_gpu;
-  const auto workers = !o.workers.empty() ? o.workers : o.use_gpu ? fmt::format("1-{}", scaling.shards) : "2";
+  const auto workers = !o.workers.empty() ? o.workers : scaling.use_gpu ? fmt::format("1-{}", scaling.shards) : "2";
   scaling.num_workers = troupe::value_or_throw(troupe::parse_worker_range(workers));
   scaling.placement = o.placement == "spread"          ? troupe::placement_strategy::spread
                       : o.placement == "strict_pack"   ? troupe::placement_strategy::strict_pack

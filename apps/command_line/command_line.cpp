@@ -338,4 +338,11 @@ void add_leases(CLI::App& app, scaling_config& scaling) {
       "Only nodes with this label (caf-node --label) get workers");
 }
 
+void add_gpus(CLI::App& app, scaling_config& scaling) {
+  app.add_flag("--use-gpu", scaling.use_gpu, "Train on GPUs: one for each worker");
+  app.add_option("--gpus-per-worker", scaling.resources_per_worker.gpus,
+                 "With --use-gpu: 0.25 lets four workers share a GPU")
+      ->check(positive_number());
+}
+
 } // namespace troupe::apps

@@ -64,6 +64,9 @@ void add_nodes(CLI::App& app, cluster_config& cluster);
 /// Adds `--wait`, `--memory-per-worker`, `--resource-per-worker` and `--node-label`.
 void add_leases(CLI::App& app, scaling_config& scaling);
 
+/// Adds `--use-gpu` and `--gpus-per-worker`.
+void add_gpus(CLI::App& app, scaling_config& scaling);
+
 /// Adds an option that takes NAME=VALUE, any number of times. `take` throws `CLI::ValidationError` for a value that is
 /// wrong.
 CLI::Option* add_named_values(CLI::App& app, const std::string& option,

@@ -143,6 +143,7 @@ void describe(CLI::App& cli, options& o) {
   troupe::apps::add_verify_determinism(*group, run.verify_determinism);
   troupe::apps::add_nodes(*group, o.trainer.cluster);
   troupe::apps::add_leases(*group, o.trainer.scaling);
+  troupe::apps::add_gpus(*group, o.trainer.scaling);
 }
 
 troupe::run_callbacks progress(const options& o) {

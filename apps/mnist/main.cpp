@@ -78,6 +78,7 @@ void describe(CLI::App& cli, options& o) {
   troupe::apps::add_verify_determinism(cli, run.verify_determinism);
   troupe::apps::add_nodes(cli, o.trainer.cluster);
   troupe::apps::add_leases(cli, o.trainer.scaling);
+  troupe::apps::add_gpus(cli, o.trainer.scaling);
   cli.add_flag("--quiet", o.quiet, "Show no progress and no table");
 }
 

@@ -1,4 +1,4 @@
-"""One process of a group that trains a model of models.py with PyTorch's DistributedDataParallel; started by `run`."""
+"""One process of a group that trains a model of models.py with PyTorch's DistributedDataParallel, or alone in a plain loop; started by `run`."""
 import argparse
 import gzip
 import os
@@ -30,13 +30,14 @@ class Images:
         self.model = models.resnet18() if options.model == "resnet18" else models.mnist()
         self.size = len(self.images)
         self.clip = None
+        self.device = options.device
 
     def optimizer(self, parameters):
         return torch.optim.Adam(parameters, 2e-3)
 
     def loss(self, parallel, samples):
-        x = self.images[samples].float().div(255).sub(0.13).div(0.31).unsqueeze(1)
-        return nn.functional.cross_entropy(parallel(x), self.labels[samples].long())
+        x = self.images[samples].to(self.device, torch.float).div(255).sub(0.13).div(0.31).unsqueeze(1)
+        return nn.functional.cross_entropy(parallel(x), self.labels[samples].to(self.device, torch.long))
 
 
 class Text:
@@ -48,6 +49,7 @@ class Text:
         self.model = models.Gpt(len(characters), block)
         self.size = len(content) * 9 // 10 - block
         self.clip = 1.0
+        self.device = options.device
 
     def optimizer(self, parameters):
         parameters = list(parameters)
@@ -56,7 +58,7 @@ class Text:
                                  1e-3, betas=(0.9, 0.99))
 
     def loss(self, parallel, samples):
-        windows = torch.stack([self.tokens[s : s + block + 1] for s in samples.tolist()]).long()
+        windows = torch.stack([self.tokens[s : s + block + 1] for s in samples.tolist()]).to(self.device, torch.long)
         scores = parallel(windows[:, :-1])
         return nn.functional.cross_entropy(scores.reshape(-1, scores.shape[2]), windows[:, 1:].reshape(-1))
 
@@ -67,13 +69,20 @@ def main():
         parser.add_argument(name)
     for name in ("--local-batch", "--steps", "--held-out"):
         parser.add_argument(name, type=int)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backend", default="gloo")
+    parser.add_argument("--plain", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank, world = 0, 1
+    if not options.plain:
+        dist.init_process_group(options.backend)
+        rank, world = dist.get_rank(), dist.get_world_size()
     task = Text(options) if options.model == "gpt" else Images(options)
-    parallel = DistributedDataParallel(task.model)
+    parallel = task.model.to(options.device)
+    if not options.plain:
+        parallel = DistributedDataParallel(parallel)
     optimizer = task.optimizer(parallel.parameters())
     local = options.local_batch
     generator = torch.Generator().manual_seed(1)
@@ -96,7 +105,8 @@ def main():
     if rank == 0:
         with open(options.report, "w") as out:
             out.write(f"{begun} {time.time() - begun} {torch.__version__}\n")
-    dist.destroy_process_group()
+    if not options.plain:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -39,6 +39,26 @@ class watchdog {
   std::jthread thread_;
 };
 
+/// Waits until the run has lost a worker, and then for XGBoost to notice it.
+void watch_for_loss(const std::stop_token& stop, const train_context& ctx) {
+  constexpr auto interval = std::chrono::milliseconds{100};
+  constexpr auto patience = std::chrono::seconds{2};
+  std::mutex mutex;
+  std::condition_variable_any condition;
+  auto lock = std::unique_lock{mutex};
+  const auto stops_within = [&](std::chrono::milliseconds time) {
+    return condition.wait_for(lock, stop, time, [&stop] { return stop.stop_requested(); });
+  };
+  while (!ctx.group_is_lost())
+    if (stops_within(interval))
+      return;
+  if (stops_within(patience))
+    return;
+  fmt::print(stderr, "XGBoost still waits {} s after the run has lost a worker: this worker exits, to be replaced\n",
+             patience.count());
+  std::_Exit(1);
+}
+
 /// The tracker's address, and the secret that it requires.
 struct rendezvous_point {
   std::array<char, 64> host{};
@@ -121,6 +141,7 @@ rabit_group::rabit_group(train_context& ctx, library_ptr functions, const settin
   ctx.broadcast(std::span{reinterpret_cast<std::uint8_t*>(&where), sizeof where});
   value_or_throw(check_data_plane(where.host.data(), how.trusted_network));
   library_->check(library_->functions().XGBRegisterLogCallback(print_log));
+  loss_watch_ = std::jthread{[&ctx](const std::stop_token& stop) { watch_for_loss(stop, ctx); }};
   connect(worker_options(library_->version(), where, ctx.rank(), deadline_).dump());
   // Ranks must be the run's, because each rank trains on its own range of rows.
   if (library_->functions().XGCommunicatorGetRank() != static_cast<int>(ctx.rank()) ||
@@ -157,6 +178,7 @@ void rabit_group::leave() noexcept {
   auto limit = watchdog{deadline_ + std::chrono::seconds{5}, "XGBoost has not left its workers' group"};
   (void)library_->functions().XGBRegisterLogCallback(drop_log);
   (void)library_->functions().XGCommunicatorFinalize();
+  loss_watch_.request_stop();
 }
 
 rabit_group::~rabit_group() {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 
 namespace troupe::xgboost {
 
@@ -24,7 +25,8 @@ namespace troupe::xgboost {
 class rabit_group {
  public:
   /// Returns once all workers are connected. A process that does not connect within the deadline exits, so that it can
-  /// be replaced: XGBoost itself would wait forever. Throws `exception` and `library_error`.
+  /// be replaced: XGBoost itself would wait forever. So does one that is still connected two seconds after the run has
+  /// lost a worker: XGBoost may wait for that worker until the deadline. Throws `exception` and `library_error`.
   rabit_group(train_context& ctx, library_ptr functions, const settings& how);
 
   /// Closes the connections, so that no peer waits for this rank.
@@ -47,6 +49,8 @@ class rabit_group {
   std::unique_ptr<rabit_tracker> tracker_;
   std::unique_ptr<library_tracker> library_tracker_;
   bool member_ = false;
+  /// Ends the process if XGBoost does not notice that a worker is lost.
+  std::jthread loss_watch_;
 };
 
 } // namespace troupe::xgboost

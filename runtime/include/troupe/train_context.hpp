@@ -79,6 +79,9 @@ class train_context {
   [[nodiscard]] std::uint64_t steps() const noexcept;
   /// Whether the run should stop before its last step. `for_each_step` checks this itself. From any thread.
   [[nodiscard]] bool stop_requested() const noexcept;
+  /// Whether this worker's group has lost a member, and what the group computes together will fail. Code that waits for
+  /// other workers by means of its own should then end. From any thread.
+  [[nodiscard]] bool group_is_lost() const;
   /// The step that the restored state had; 0 for a fresh start.
   [[nodiscard]] std::uint64_t restored_step() const noexcept;
 

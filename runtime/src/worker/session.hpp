@@ -69,6 +69,7 @@ class train_context::impl {
   /// Fills in generation, step and activity of the training thread.
   void beat(worker_beat& into) noexcept { members_.beat(into); }
   [[nodiscard]] bool stop_requested() const noexcept { return stop_requested_; }
+  [[nodiscard]] bool group_is_lost() { return members_.locked()->abort_reason().has_value(); }
 
   // -- for train_context
 

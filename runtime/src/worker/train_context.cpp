@@ -187,6 +187,10 @@ std::uint64_t train_context::steps() const noexcept {
   return impl_->settings().steps;
 }
 
+bool train_context::group_is_lost() const {
+  return impl_->group_is_lost();
+}
+
 bool train_context::stop_requested() const noexcept {
   return impl_->stop_requested();
 }

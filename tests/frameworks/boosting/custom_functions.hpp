@@ -6,13 +6,16 @@
 #include <troupe/data/batch.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <map>
 #include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -60,6 +63,29 @@ inline void failing_objective(const boosting::scored_rows&, std::span<float>, st
   throw std::runtime_error{"no gradient today"};
 }
 
+/// In the first attempt the seventh call kills rank 1's process, and never returns on the other ranks: as in a library
+/// that does not notice the loss.
+struct loss_in_objective {
+  static inline bool is_first_attempt = false;
+  static inline bool is_lost = false;
+
+  static boosting::training_sets sets(train_context& ctx) {
+    is_first_attempt = ctx.attempt() == 1;
+    is_lost = ctx.rank() == 1;
+    return make_sets(ctx);
+  }
+
+  static void objective(const boosting::scored_rows& rows, std::span<float> gradients, std::span<float> hessians) {
+    static int calls = 0;
+    if (++calls == 7 && is_first_attempt) {
+      if (is_lost)
+        std::raise(SIGKILL);
+      std::this_thread::sleep_for(std::chrono::hours{1});
+    }
+    squared_error(rows, gradients, hessians);
+  }
+};
+
 /// A third column of weights, from 1 to 3.
 inline boosting::training_sets weighted_sets(train_context& ctx) {
   auto weighted = [](const data::data_set_ptr& set) {
@@ -102,6 +128,7 @@ inline std::vector<custom_run> custom_runs() {
   result.push_back({"metric", "metric", make_sets, {{}, mse}});
   result.push_back({"weighted metric", "weighted-metric", weighted_sets, {{}, mse}});
   result.push_back({"failing metric", "failing-metric", make_sets, {{}, few}});
+  result.push_back({"loss in the objective", "lossy", loss_in_objective::sets, {loss_in_objective::objective}});
   result.push_back({"failing objective", "failing-objective", make_sets, {failing_objective}});
   return result;
 }

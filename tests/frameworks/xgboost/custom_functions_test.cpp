@@ -92,6 +92,14 @@ TEST_CASE("a custom metric is the exact value for the model's predictions on any
     }
 }
 
+TEST_CASE("workers whose library does not notice a loss end, and the run goes on from its last checkpoint") {
+  runs with;
+  (void)with.trained("whole", "3", plain, "squared error by hand");
+  (void)with.trained("lossy", "3", plain, "loss in the objective");
+  CHECK(with.here.result("lossy")["restarts"] == 1);
+  CHECK(with.state("lossy") == with.state("whole"));
+}
+
 TEST_CASE("a custom function that throws ends the run with its reason, also if it throws on one rank alone") {
   runs with;
   auto refused = [&](const std::string& selected, const std::string& text) {

@@ -90,8 +90,8 @@ class Gpt(nn.Module):
 
     def forward(self, tokens):
         length = tokens.shape[1]
-        x = self.tokens(tokens) + self.positions(torch.arange(length))
-        mask = torch.triu(torch.full((length, length), -math.inf), 1)
+        x = self.tokens(tokens) + self.positions(torch.arange(length, device=tokens.device))
+        mask = torch.triu(torch.full((length, length), -math.inf, device=tokens.device), 1)
         for block in self.blocks:
             x = block(x, mask)
         return self.last_norm(x) @ self.tokens.weight.t()

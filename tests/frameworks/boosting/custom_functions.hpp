@@ -67,18 +67,18 @@ inline void failing_objective(const boosting::scored_rows&, std::span<float>, st
 /// that does not notice the loss.
 struct loss_in_objective {
   static inline bool is_first_attempt = false;
-  static inline bool is_lost = false;
+  static inline bool dies = false;
 
   static boosting::training_sets sets(train_context& ctx) {
     is_first_attempt = ctx.attempt() == 1;
-    is_lost = ctx.rank() == 1;
+    dies = ctx.rank() == 1;
     return make_sets(ctx);
   }
 
   static void objective(const boosting::scored_rows& rows, std::span<float> gradients, std::span<float> hessians) {
     static int calls = 0;
     if (++calls == 7 && is_first_attempt) {
-      if (is_lost)
+      if (dies)
         std::raise(SIGKILL);
       std::this_thread::sleep_for(std::chrono::hours{1});
     }

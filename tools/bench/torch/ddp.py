@@ -1,4 +1,5 @@
-"""One process of a group that trains a model of models.py with PyTorch's DistributedDataParallel, or alone in a plain loop; started by `run`."""
+"""One process of a group that trains a model of models.py with PyTorch's DistributedDataParallel, or alone in a plain
+loop; started by `run`."""
 import argparse
 import gzip
 import os

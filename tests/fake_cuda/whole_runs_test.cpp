@@ -108,7 +108,7 @@ TEST_CASE("a killed worker over NCCL is replaced with every version of NCCL") {
   training run{"killed"};
   run.start(gpus(1, 3, nccl));
   run.await_steps();
-  ::kill(run.here.worker_of_rank(1), SIGKILL);
+  send_signal(run.here.worker_of_rank(1), SIGKILL);
   auto result = run.end_well();
   CHECK(result["restarts"] == 0);
   CHECK(result["failures"].size() == 1);
@@ -119,7 +119,7 @@ TEST_CASE("a frozen worker over NCCL is replaced") {
   training run{"frozen"};
   run.start(gpus(1, 3));
   run.await_steps();
-  ::kill(run.here.worker_of_rank(1), SIGSTOP);
+  send_signal(run.here.worker_of_rank(1), SIGSTOP);
   auto result = run.end_well();
   CHECK(result["restarts"] == 0);
   CHECK(contains(result["failures"][0]["message"], "its process is stopped"));
@@ -183,7 +183,7 @@ TEST_CASE("a GPU that hangs in a kernel is found on request, and its worker is r
   int times = 0;
   scratch_runs::await(*run.driver, [&] {
     for (auto pid : run.here.workers())
-      ::kill(pid, SIGUSR1);
+      send_signal(pid, SIGUSR1);
     const auto rank = named();
     times = rank >= 0 && rank == before ? times + 1 : 0;
     before = rank;
@@ -191,7 +191,7 @@ TEST_CASE("a GPU that hangs in a kernel is found on request, and its worker is r
   });
   const auto found = run.here.worker_of_rank(before);
   REQUIRE(found != 0);
-  ::kill(found, SIGKILL);
+  send_signal(found, SIGKILL);
   auto result = run.end_well();
   CAPTURE(run.driver->err());
   CAPTURE(result["failures"].dump(1));
@@ -207,7 +207,7 @@ TEST_CASE("if NCCL recovers for no worker, the last one saves the state, and not
   }
   run.start(gpus(1, 3, {{"TROUPE_FAKE_NCCL_VERSION", "21800"}, {"TROUPE_FAKE_NCCL_ABORT_HANGS", "1"}}), last);
   run.await_steps();
-  ::kill(run.here.worker_of_rank(1), SIGKILL);
+  send_signal(run.here.worker_of_rank(1), SIGKILL);
   auto result = run.end_well();
   // Unless it was killed outside a reduction.
   CHECK(result["restarts"].get<int>() <= 1);
@@ -263,7 +263,7 @@ TEST_CASE("a run over two nodes with two GPUs each survives the loss of a worker
   run.start({{"CUDA_VISIBLE_DEVICES", ""}}, {"--workers", "2-4", "--nodes", nodes[0].address + "," + nodes[1].address});
   run.await_steps();
   CHECK(contains(run.driver->err(), "over NCCL 2.28.9: 4 workers with a GPU each"));
-  ::kill(nodes[1].process.pid(), SIGKILL);
+  send_signal(nodes[1].process.pid(), SIGKILL);
   auto result = run.end_well();
   CHECK(result["restarts"] == 0);
   CHECK(result["generations"].back()["workers"] == 2);

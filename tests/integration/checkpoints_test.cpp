@@ -111,7 +111,7 @@ TEST_CASE("workers that are killed more often than checkpoints are due cost no b
   for (std::uint64_t step = 0; step < 200; step += 10 + random() % 10) {
     t.here.await_step(driver, "storm", step);
     if (auto workers = t.here.workers(); workers.size() > 1)
-      ::kill(workers[random() % workers.size()], SIGKILL);
+      send_signal(workers[random() % workers.size()], SIGKILL);
     for (const auto& each : t.here.checkpoints("storm"))
       seen.insert(each.filename().string());
   }
@@ -182,9 +182,9 @@ TEST_CASE("workers without access to the driver's directory stream automatically
   auto driver = t.here.start(
       t.arguments("apart", {"--workers", "4", "--placement", "spread", "--nodes", nodes, "--checkpoint-every", "5"}));
   t.here.await_step(driver, "apart", 100);
-  ::kill(t.here.worker_of_rank(1), SIGKILL);
+  send_signal(t.here.worker_of_rank(1), SIGKILL);
   t.here.await_step(driver, "apart", 200);
-  ::kill(t.here.worker_of_rank(0), SIGKILL);
+  send_signal(t.here.worker_of_rank(0), SIGKILL);
   auto status = driver.wait();
   INFO(driver.err());
   REQUIRE(status == exit_status{0, {}});

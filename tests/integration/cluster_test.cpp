@@ -134,7 +134,7 @@ TEST_CASE_FIXTURE(cluster, "a run goes on without the cluster's keys, and its ki
   for (auto node : {0, 1}) {
     const auto before = workers_on(node);
     REQUIRE(before.size() == 2);
-    ::kill(before.front(), SIGKILL);
+    send_signal(before.front(), SIGKILL);
     here.await(driver, [&] {
       const auto now = workers_on(node);
       return now.size() == 2 && std::ranges::find(now, before.front()) == now.end();

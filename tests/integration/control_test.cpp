@@ -180,7 +180,7 @@ TEST_CASE("who watches sees the run's events, and its exit code") {
     auto objects = t.here.start(t.arguments({"watch", "run", "--json", "--storage", t.here.path("runs").string()}));
     scratch_runs::await(driver, [&] { return contains(lines.out(), "running") && contains(objects.out(), "running"); });
     REQUIRE(!t.here.workers().empty());
-    ::kill(t.here.worker_of_rank(1), SIGKILL);
+    send_signal(t.here.worker_of_rank(1), SIGKILL);
     scratch_runs::await(driver, [&] { return contains(lines.out(), "failure of rank 1"); });
     CHECK(t.tool({"stop", "run"}).status == exit_status{0, {}});
     CHECK(lines.wait() == exit_status{0, {}});

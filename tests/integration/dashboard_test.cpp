@@ -195,7 +195,7 @@ TEST_CASE("in a browser a chart moves, a killed worker appears in the timeline, 
 
   const auto victim = t.here.worker_of_rank(1);
   REQUIRE(victim != 0);
-  ::kill(victim, SIGKILL);
+  send_signal(victim, SIGKILL);
   CHECK(shows(page, "document.getElementById('events')?.innerText.includes('SIGKILL')"));
   CHECK(shows(page, "document.getElementById('events')?.innerText.includes('joins')"));
   take_picture(page, "killed");

@@ -62,7 +62,7 @@ TEST_CASE("a run on a GPU ends with the same bits on one, two and four workers t
     here.await_step(driver, name, 20);
     const auto victim = here.worker_of_rank(2);
     REQUIRE(victim > 0);
-    ::kill(victim, SIGKILL);
+    send_signal(victim, SIGKILL);
     auto status = driver.wait();
     INFO(driver.err());
     REQUIRE(status == exit_status{0, {}});

@@ -33,7 +33,7 @@ struct test_run {
     std::uint64_t step = 0;
     for (auto rank : ranks) {
       here.await_step(driver, name, step);
-      ::kill(here.worker_of_rank(rank), SIGKILL);
+      send_signal(here.worker_of_rank(rank), SIGKILL);
       step += 150;
     }
     auto status = driver.wait();
@@ -147,7 +147,7 @@ TEST_CASE("a frozen worker is found, killed and replaced") {
   auto driver = t.here.start(t.arguments("frozen", {"--workers", "3"}));
   t.here.await_step(driver, "frozen");
   auto victim = t.here.worker_of_rank(1);
-  ::kill(victim, SIGSTOP);
+  send_signal(victim, SIGSTOP);
   auto status = driver.wait();
   INFO(driver.err());
   REQUIRE(status == exit_status{0, {}});
@@ -166,12 +166,12 @@ TEST_CASE("frozen workers that alone have the state are waited for, and go on") 
   t.here.await_step(driver, "thawed", 200);
   const auto workers = t.here.workers();
   for (auto pid : workers)
-    ::kill(pid, SIGSTOP);
+    send_signal(pid, SIGSTOP);
   t.here.await(driver, [&] { return contains(driver.err(), "No other worker has the run's state"); });
   // One of them may have been taken for the only one that is silent.
   CHECK(!t.here.workers().empty());
   for (auto pid : workers)
-    ::kill(pid, SIGCONT);
+    send_signal(pid, SIGCONT);
   const auto status = driver.wait();
   INFO(driver.err());
   REQUIRE(status == exit_status{0, {}});
@@ -189,7 +189,7 @@ TEST_CASE("a run that has lost all workers restarts from its latest checkpoint")
   auto driver = t.here.start(t.arguments("again", {"--workers", "2", "--checkpoint-every", "100"}));
   t.here.await_step(driver, "again", 250);
   for (auto pid : t.here.workers())
-    ::kill(pid, SIGKILL);
+    send_signal(pid, SIGKILL);
   auto status = driver.wait();
   INFO(driver.err());
   REQUIRE(status == exit_status{0, {}});
@@ -216,13 +216,13 @@ TEST_CASE("a frozen node is given up, and used again when it answers") {
     theirs.push_back(t.here.worker_of_rank(rank));
   two.process.signal(SIGSTOP);
   for (auto pid : theirs)
-    ::kill(pid, SIGSTOP);
+    send_signal(pid, SIGSTOP);
   t.here.await(driver, [&] { return contains(driver.err(), "has said nothing"); });
   two.process.signal(SIGCONT);
   for (auto pid : theirs)
-    ::kill(pid, SIGCONT);
+    send_signal(pid, SIGCONT);
   t.here.await(driver, [&] { return contains(driver.err(), "answers again"); });
-  auto all_gone = [&] { return ::kill(theirs[0], 0) != 0 && ::kill(theirs[1], 0) != 0; };
+  auto all_gone = [&] { return ::kill(theirs[0], 0) != 0 && send_signal(theirs[1], 0) != 0; };
   CHECK(becomes_true(all_gone, std::chrono::milliseconds{10'000}));
   driver.signal(SIGTERM);
   auto status = driver.wait();
@@ -250,10 +250,10 @@ TEST_CASE("a run whose only node is frozen goes on with the same workers when it
     const auto workers = freezes_workers ? t.here.workers() : std::vector<pid_t>{};
     node.process.signal(SIGSTOP);
     for (auto pid : workers)
-      ::kill(pid, SIGSTOP);
+      send_signal(pid, SIGSTOP);
     t.here.await(driver, [&] { return contains(driver.err(), "the run waits for it"); });
     for (auto pid : workers)
-      ::kill(pid, SIGCONT);
+      send_signal(pid, SIGCONT);
     node.process.signal(SIGCONT);
     auto status = driver.wait();
     INFO(driver.err());

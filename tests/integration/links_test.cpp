@@ -214,12 +214,12 @@ TEST_CASE("a connection that is lost while everybody waits for the driver is no 
   t.here.await_step(driver, "waiting");
   const auto stopped = t.here.worker_of_rank(0);
   const auto killed = t.here.worker_of_rank(1);
-  ::kill(stopped, SIGSTOP);
-  ::kill(killed, SIGKILL);
+  send_signal(stopped, SIGSTOP);
+  send_signal(killed, SIGKILL);
   std::this_thread::sleep_for(100ms);
   t.reset_all();
   std::this_thread::sleep_for(400ms);
-  ::kill(stopped, SIGCONT);
+  send_signal(stopped, SIGCONT);
   const auto status = driver.wait();
   INFO(driver.err());
   REQUIRE(status == exit_status{0, {}});

@@ -149,7 +149,7 @@ TEST_CASE_FIXTURE(members, "troupe drain moves a node's workers away, and troupe
   CHECK(troupe({"resume", other.address}).status == exit_status{0, {}});
   CHECK(is_listed(entry.address, {entry.address, other.address}));
   // A lost worker is replaced on either again.
-  ::kill(here.worker_of_rank(0), SIGKILL);
+  send_signal(here.workers().at(0), SIGKILL);
   here.await(driver, [&] { return workers_on(entry.address, other.address) == 1; });
   driver.signal(SIGTERM);
   CHECK(driver.wait() == exit_status{143, {}});

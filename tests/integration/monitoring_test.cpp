@@ -139,7 +139,7 @@ TEST_CASE("a run is ready once it trains, and its page follows it through the lo
   CHECK(sample(address, R"(troupe_metric{name="loss"})").value_or(0) > 0);
   CHECK(sample(address, "troupe_workers") == 2.0);
   here.await(driver, [&] { return sample(address, "troupe_goodput_ratio").value_or(0) > 0; });
-  ::kill(here.worker_of_rank(1), SIGKILL);
+  send_signal(here.worker_of_rank(1), SIGKILL);
   here.await(driver, [&] {
     return sample(address, R"(troupe_failures_total{code="worker_lost",consequence="false"})") == 1.0 &&
            sample(address, "troupe_pauses_total").value_or(0) > 0;

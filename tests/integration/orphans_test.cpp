@@ -108,7 +108,7 @@ TEST_CASE("a killed worker without allowed failures ends the run, whose result n
   two_nodes t;
   auto driver = t.start("victim", {"--max-failures", "0"});
   auto workers = watch_all(t.here.workers());
-  ::kill(t.here.worker_of_rank(2), SIGKILL);
+  send_signal(t.here.worker_of_rank(2), SIGKILL);
   auto status = driver.wait();
   INFO(driver.err());
   CHECK(status == exit_status{1, {}});

@@ -126,7 +126,7 @@ TEST_CASE("a caf-node whose log nobody reads starts workers and stays in touch w
   for (int round = 0; round < 3; ++round) {
     const auto before = here.workers();
     REQUIRE(before.size() == 2);
-    ::kill(before.back(), SIGKILL);
+    send_signal(before.back(), SIGKILL);
     here.await(driver, [&] {
       const auto now = here.workers();
       return now.size() == 2 && now != before && std::ranges::find(now, before.back()) == now.end();

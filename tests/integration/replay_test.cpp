@@ -106,7 +106,7 @@ TEST_CASE("steps of a run that lost workers are repeated on 1, 2 and 8 workers w
   std::uint64_t reached = 0;
   for (auto rank : {2, 0, 3}) {
     here.await_step(driver, "killed", reached);
-    ::kill(here.worker_of_rank(rank), SIGKILL);
+    send_signal(here.worker_of_rank(rank), SIGKILL);
     reached += 150;
   }
   const auto status = driver.wait();

@@ -129,7 +129,7 @@ TEST_CASE("drivers are killed again and again, and workers too, and no step is l
     const auto workers = t.here.workers();
     REQUIRE(workers.size() > 1);
     if (i % 2 == 0)
-      ::kill(workers[static_cast<std::size_t>(i) % workers.size()], SIGKILL);
+      send_signal(workers[static_cast<std::size_t>(i) % workers.size()], SIGKILL);
     auto driver = t.here.start(t.arguments({"--checkpoint-every", "50"}));
     t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
     std::this_thread::sleep_for(i * 150ms);
@@ -214,7 +214,7 @@ TEST_CASE("a run whose workers have ended meanwhile goes on from its latest chec
   const auto wanted = t.undisturbed();
   t.begin_until_checkpoint();
   for (auto worker : t.here.workers())
-    ::kill(worker, SIGKILL);
+    send_signal(worker, SIGKILL);
   REQUIRE(t.here.workers_vanish());
   auto driver = t.here.start(t.arguments({"--checkpoint-every", "50"}));
   const auto result = t.finish(driver);

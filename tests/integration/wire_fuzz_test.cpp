@@ -353,7 +353,7 @@ TEST_CASE("strangers at workers' data ports admit nobody to a group that forms")
     REQUIRE(losses < 20 + frames_wanted(1000) / 200);
     // A loss makes the others form a group again. Whoever listens waits for its peer as long as that is stopped, which
     // is shorter than what counts as a failure.
-    ::kill(lost, SIGKILL);
+    send_signal(lost, SIGKILL);
     ++losses;
     auto replacement = pid_t{0};
     const auto has_replacement = [&] {
@@ -368,11 +368,11 @@ TEST_CASE("strangers at workers' data ports admit nobody to a group that forms")
     std::vector<std::uint16_t> ports;
     const auto end = std::chrono::steady_clock::now() + 5s;
     while (std::chrono::steady_clock::now() < end) {
-      ::kill(replacement, SIGSTOP);
+      send_signal(replacement, SIGSTOP);
       ports = listening_ports(survivor);
       if (!ports.empty())
         break;
-      ::kill(replacement, SIGCONT);
+      send_signal(replacement, SIGCONT);
       std::this_thread::sleep_for(100us);
     }
     // It may have been too quick all the same.
@@ -380,7 +380,7 @@ TEST_CASE("strangers at workers' data ports admit nobody to a group that forms")
       // Also if the attacker's connection waits: the survivor takes none in before it has its peer's address.
       auto release = std::thread{[replacement] {
         std::this_thread::sleep_for(600ms);
-        ::kill(replacement, SIGCONT);
+        send_signal(replacement, SIGCONT);
       }};
       const auto until = std::chrono::steady_clock::now() + 600ms;
       while (std::chrono::steady_clock::now() < until && attacker.attack(ports.front()))

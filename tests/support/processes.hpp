@@ -57,6 +57,14 @@ inline bool becomes_true(const std::function<bool()>& condition, std::chrono::mi
   return true;
 }
 
+/// Sends a signal to one process; throws if `pid` names none, because 0 and -1 would reach the test's own group or all
+/// processes of the machine.
+inline void send_signal(pid_t pid, int number) {
+  if (pid <= 0)
+    throw std::runtime_error{"no process to signal: its pid is " + std::to_string(pid)};
+  ::kill(pid, number);
+}
+
 /// Identifies one process during this object's lifetime, even if its pid is reused.
 class process_watch {
  public:
@@ -251,10 +259,13 @@ class child_process {
 
   [[nodiscard]] bool running() { return !status_ && !watch_->ends(0ms); }
 
-  void signal(int number) const { ::kill(pid_, number); }
+  void signal(int number) const { send_signal(pid_, number); }
 
   /// Sends a signal as a terminal does: to all members of the process group.
-  void signal_group(int number) const { ::kill(-pid_, number); }
+  void signal_group(int number) const {
+    send_signal(pid_, 0);
+    ::kill(-pid_, number);
+  }
 
   /// Returns how it ended. Kills a hung process and throws.
   exit_status wait(std::chrono::milliseconds limit = hang_limit) {

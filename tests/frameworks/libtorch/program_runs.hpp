@@ -45,7 +45,7 @@ struct program_runs {
              (victim != 0 && !read_file(scratch.path() / "runs" / name / "metrics.jsonl").empty());
     }));
     REQUIRE(victim != 0);
-    ::kill(victim, SIGKILL);
+    send_signal(victim, SIGKILL);
   }
 };
 

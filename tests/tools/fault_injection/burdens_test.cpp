@@ -128,7 +128,7 @@ TEST_CASE("a disk thaws when the process that froze it is killed") {
   CHECK(frozen == 'y');
   auto writer = here.start_writer();
   CHECK(becomes_true([&] { return sleeps_uninterruptibly(writer.pid()); }));
-  ::kill(freezer, SIGKILL);
+  send_signal(freezer, SIGKILL);
   ::waitpid(freezer, nullptr, 0);
   CHECK(writer.wait() == exit_status{0, {}});
   ::close(report[0]);

@@ -89,6 +89,14 @@ void add_options(CLI::App& app, settings& given) {
                  "Directory of the programs that may be started, by file name. Needed beyond loopback and with "
                  "--insecure (default: the driver's path)")
       ->check(CLI::ExistingDirectory);
+  app.add_option("--state", given.node.state,
+                 "Directory of the jobs that this node hosts (default: ~/.local/state/troupe/node-PORT)");
+  app.add_option_function<unsigned>(
+         "--take-over-after",
+         [&given](unsigned seconds) { given.node.take_over_after = std::chrono::seconds{seconds}; },
+         "Seconds of silence of another node after which this one takes over jobs that it keeps for it; six times as "
+         "long where no third node agrees")
+      ->default_str("10");
   app.add_option("--keys", given.node.keys, "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
   app.add_flag(
       "--insecure", given.node.insecure,

@@ -4,6 +4,7 @@
 #include "nodes.hpp"
 #include "run.hpp"
 #include "serve.hpp"
+#include "submit.hpp"
 
 #include <command_line.hpp>
 
@@ -21,6 +22,7 @@ int main(int argc, char** argv) {
   troupe::tool::add_checkpoint(app, chosen);
   troupe::tool::add_run(app, chosen);
   troupe::tool::add_nodes(app, chosen);
+  troupe::tool::add_submit(app, chosen);
   // For the list of commands.
   app.add_subcommand(troupe::tool::serve_command, "Serve the predictions of a model over HTTP");
   if (auto code = troupe::apps::parse_command_line(app, argc, argv))

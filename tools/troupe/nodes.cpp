@@ -1,5 +1,6 @@
 #include "nodes.hpp"
 
+#include "cluster_options.hpp"
 #include "nodes/list.hpp"
 
 #include <troupe/config.hpp>
@@ -24,8 +25,7 @@ using namespace std::chrono_literals;
 constexpr auto exit_codes = "Exit codes: 0 success, 1 no node answers, or one refuses, 2 wrong usage.";
 
 struct arguments {
-  std::vector<std::string> cluster;
-  runtime::member_access access;
+  cluster_choice cluster;
   std::string node;
   std::uint32_t patience_s = 600;
   bool waits = false;
@@ -37,17 +37,12 @@ int complain(const char* command, const error& reason) {
   return 1;
 }
 
-error no_cluster() {
-  return {errc::invalid_argument,
-          "which cluster? Name one of its nodes with --cluster HOST:PORT, or in the variable TROUPE_CLUSTER"};
-}
-
 int list(const arguments& given) {
-  if (given.cluster.empty()) {
+  if (given.cluster.entries.empty()) {
     complain("nodes", no_cluster());
     return 2;
   }
-  const auto members = runtime::list_members(given.cluster, given.access);
+  const auto members = runtime::list_members(given.cluster.entries, given.cluster.access);
   if (!members)
     return complain("nodes", members.error());
   fmt::print("{}", given.json ? json_of(*members) : table_of(*members));
@@ -58,9 +53,9 @@ int list(const arguments& given) {
 expected<std::string> address_of(const arguments& given) {
   if (const auto where = parse_endpoint(given.node); where && where->port != 0)
     return given.node;
-  if (given.cluster.empty())
+  if (given.cluster.entries.empty())
     return fail(no_cluster());
-  TROUPE_TRY(const auto members, runtime::list_members(given.cluster, given.access));
+  TROUPE_TRY(const auto members, runtime::list_members(given.cluster.entries, given.cluster.access));
   return find_member(members, given.node);
 }
 
@@ -71,7 +66,7 @@ std::string workers_text(std::uint32_t count) {
 /// Asks until the node has no worker any more.
 int await_drained(const std::string& address, const arguments& given) {
   for (auto last = ~0U;; std::this_thread::sleep_for(500ms)) {
-    const auto now = runtime::drain_node(address, std::chrono::seconds{given.patience_s}, given.access);
+    const auto now = runtime::drain_node(address, std::chrono::seconds{given.patience_s}, given.cluster.access);
     if (!now)
       return complain("drain", now.error());
     if (now->phase == member_phase::available)
@@ -90,7 +85,7 @@ int drain(const arguments& given) {
   const auto address = address_of(given);
   if (!address)
     return complain("drain", address.error());
-  const auto now = runtime::drain_node(*address, std::chrono::seconds{given.patience_s}, given.access);
+  const auto now = runtime::drain_node(*address, std::chrono::seconds{given.patience_s}, given.cluster.access);
   if (!now)
     return complain("drain", now.error());
   if (given.waits)
@@ -108,7 +103,7 @@ int resume(const arguments& given) {
   const auto address = address_of(given);
   if (!address)
     return complain("resume", address.error());
-  const auto now = runtime::resume_node(*address, given.access);
+  const auto now = runtime::resume_node(*address, given.cluster.access);
   if (!now)
     return complain("resume", now.error());
   fmt::print("{} takes workers again\n", *address);
@@ -122,16 +117,7 @@ void add_nodes(CLI::App& app, command& chosen) {
   auto given = std::make_shared<arguments>();
   const auto add = [&](const char* name, const char* description, int (*run)(const arguments&)) {
     auto* added = app.add_subcommand(name, description);
-    added
-        ->add_option("--cluster", given->cluster,
-                     "HOST:PORT of one or more of its nodes, separated by commas (default: $TROUPE_CLUSTER)")
-        ->delimiter(',')
-        ->envname("TROUPE_CLUSTER");
-    added->add_option(
-        "--keys", given->access.keys,
-        "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys). Beyond this machine, this "
-        "host needs a certificate with the role driver");
-    added->add_flag("--insecure", given->access.insecure, "Connect without TLS, to nodes that run with --insecure");
+    add_cluster_options(*added, given->cluster);
     added->footer(exit_codes);
     added->callback([given, run, &chosen] { chosen = [given, run] { return run(*given); }; });
     return added;

@@ -1,5 +1,6 @@
 #include "run.hpp"
 
+#include "cluster_options.hpp"
 #include "dashboard/commands.hpp"
 #include "run/commands.hpp"
 #include "run/control_commands.hpp"
@@ -16,7 +17,8 @@ namespace {
 constexpr auto exit_codes = "Exit codes: 0 all digests are equal, 1 a step differs, 2 wrong usage, nothing found, or "
                             "the command failed.";
 
-constexpr auto run_help = "The run's directory, or its name in --storage; 'latest' is the one that began last";
+constexpr auto run_help = "The run's directory, or its name in --storage ('latest' is the one that began last), or a "
+                          "job of the cluster, as JOB or JOB/RUN";
 
 constexpr auto control_exit_codes =
     "Exit codes: 0 done, 1 refused, failed, or the run ended first, 2 wrong usage, or no driver on this machine.";
@@ -32,6 +34,7 @@ std::pair<CLI::App*, std::shared_ptr<Arguments>> add_run_command(CLI::App& paren
   auto* added = parent.add_subcommand(name, description);
   added->add_option("RUN", which.run, run_help)->required();
   added->add_option("--storage", which.storage, "The directory in which runs are")->capture_default_str();
+  add_cluster_options(*added, which.cluster);
   added->add_flag_callback(
       "--json", [given, choice_of] { choice_of(*given).output = output_format::json; }, "Print JSON, for scripts");
   added->callback([given, run, &chosen] { chosen = [given, run] { return run(*given); }; });
@@ -72,6 +75,7 @@ void add_logs(CLI::App& parent, command& chosen) {
   auto [added, given] =
       add_run_command<logs_arguments>(parent, chosen, "logs", "Print what a run's workers wrote", logs, which_of);
   added->add_option("--rank", given->rank, "Only the workers that had this rank last");
+  added->add_flag("--driver", given->is_drivers, "What the job's driver wrote, instead of its workers");
   added->add_flag("-f,--follow", given->follows, "Go on with what they write, until the run ends");
   added->add_option("--lines", given->lines, "Only the last so many lines of each worker (default: all)");
   added->footer("Exit codes: 0 success, 1 nothing of this rank, 2 wrong usage or nothing found.");
@@ -164,8 +168,11 @@ void add_run(CLI::App& app, command& chosen) {
   add_dashboard(app, chosen);
   add_pictures(app, chosen);
   auto listed = std::make_shared<list_runs_arguments>();
-  auto* lists = app.add_subcommand("runs", "List the runs of a storage directory, and what they do");
-  lists->add_option("DIRECTORY", listed->storage, "The directory in which runs are")->capture_default_str();
+  auto* lists = app.add_subcommand("runs", "List the runs of a storage directory, or the jobs of a cluster, and what "
+                                           "they do");
+  lists->add_option("DIRECTORY", listed->storage,
+                    "The directory in which runs are (default: the jobs of the cluster, else runs)");
+  add_cluster_options(*lists, listed->cluster);
   lists->add_flag_callback(
       "--json", [listed] { listed->output = output_format::json; }, "Print one JSON document, for scripts");
   lists->footer("Exit codes: 0 success, 2 wrong usage or nothing found.");

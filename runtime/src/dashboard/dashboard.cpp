@@ -400,11 +400,11 @@ expected<std::string> read_token_file(const std::filesystem::path& path) {
   return result;
 }
 
-std::string render_report(const std::filesystem::path& run) {
+std::string render_report(const std::filesystem::path& run, const nlohmann::ordered_json& status) {
   story_reader reader{run};
   reader.read();
   auto story = reader.to_json();
-  story["status"] = status_of_run(run);
+  story["status"] = status;
   story["made"] = actors::utc_text(std::chrono::system_clock::now());
   return page_with("", text_of(story));
 }

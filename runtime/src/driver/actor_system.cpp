@@ -1,6 +1,7 @@
 #include <troupe/actor_system.hpp>
 
 #include "driver/control_port.hpp"
+#include "driver/job_variable.hpp"
 #include "driver/run_naming.hpp"
 #include "monitoring/monitor.hpp"
 #include "net/connection.hpp"
@@ -170,7 +171,11 @@ void init_meta_objects() {
   });
 }
 
-expected<void> prepare(caf::actor_system_config& config, const cluster_config& cluster) {
+expected<void> prepare(caf::actor_system_config& config, const cluster_config& given) {
+  trainer_config completed;
+  completed.cluster = given;
+  TROUPE_TRY(runtime::complete_for_job(completed));
+  const auto& cluster = completed.cluster;
   // The node is the driver's own, and so are its workers.
   if (cluster.is_embedded())
     runtime::keep_silent_connections(config);
@@ -191,6 +196,7 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
                                     std::function<void(rank_id, const std::string&)> show_output,
                                     const std::filesystem::path& worker_path) {
   runtime::obey_in_process_variable(config);
+  runtime::obey_job_variable(config);
   runtime::name_run(config);
   auto program = worker_path.empty() ? value_or_throw(runtime::own_program())
                                      : value_or_throw(runtime::program_file::open(worker_path.string())).identity();

@@ -1,5 +1,6 @@
 #include <troupe/trainer.hpp>
 
+#include "driver/job_variable.hpp"
 #include "driver/run_naming.hpp"
 #include "driver/signal_watch.hpp"
 
@@ -67,6 +68,7 @@ class trainer::impl {
     signal_ = 0;
     // Another attempt is one of the same run.
     runtime::obey_in_process_variable(config_);
+    runtime::obey_job_variable(config_);
     runtime::name_run(config_);
     init_meta_objects();
     caf::actor_system_config system_config;

@@ -1,17 +1,13 @@
 #include <troupe/runtime/members.hpp>
 
-#include "net/host_name.hpp"
-#include "net/key_source.hpp"
-#include "net/member_client.hpp"
 #include "net/member_messages.hpp"
+#include "net/member_questions.hpp"
 
 #include <troupe/actors/decisions/member_table.hpp>
-#include <troupe/runtime/keys.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -21,22 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-expected<std::shared_ptr<key_source>> keys_for(const endpoint& where, const member_access& how) {
-  if (how.insecure)
-    return std::shared_ptr<key_source>{};
-  const auto directory = how.keys.empty() ? default_key_directory() : how.keys;
-  TROUPE_TRY(auto files, is_loopback(where.host) ? loopback_keys(directory)
-                                                 : cluster_keys(directory, this_host(), certificate_role::driver));
-  return key_source::make(std::move(files));
-}
-
-expected<json> ask(const std::string& address, const json& question, const member_access& how) {
-  TROUPE_TRY(const auto where, parse_endpoint(address));
-  TROUPE_TRY(const auto keys, keys_for(where, how));
-  TROUPE_TRY(auto node, member_client::connect(where, keys, how.limit));
-  return node.ask(question, how.limit);
-}
-
 /// What one node knows, and which entry nodes know more.
 struct answer {
   std::vector<listed_member> members;
@@ -44,7 +24,7 @@ struct answer {
 };
 
 expected<answer> ask_for_members(const std::string& address, const member_access& how) {
-  TROUPE_TRY(const auto text, ask(address, {{"ask", "members"}}, how));
+  TROUPE_TRY(const auto text, ask_node(address, {{"ask", "members"}}, how));
   answer result;
   for (const auto& each : text.value("members", json::array())) {
     TROUPE_TRY(auto member, parse_listed(each));
@@ -57,7 +37,7 @@ expected<answer> ask_for_members(const std::string& address, const member_access
 }
 
 expected<cluster_member> command(const std::string& address, const json& what, const member_access& how) {
-  TROUPE_TRY(const auto text, ask(address, what, how));
+  TROUPE_TRY(const auto text, ask_node(address, what, how));
   return parse_member(text.value("self", json::object()));
 }
 

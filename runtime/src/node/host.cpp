@@ -1,8 +1,10 @@
 #include <troupe/runtime/node_host.hpp>
 
+#include "jobs/job_service.hpp"
 #include "monitoring/node_monitor.hpp"
 #include "net/certificates.hpp"
 #include "net/connection.hpp"
+#include "net/host_name.hpp"
 #include "net/key_files.hpp"
 #include "net/key_source.hpp"
 #include "node/entry_links.hpp"
@@ -21,6 +23,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -60,6 +63,15 @@ std::string local_host_name() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
   return name.data();
+}
+
+std::filesystem::path default_state_directory(const endpoint& listen) {
+  const auto* base = std::getenv("XDG_STATE_HOME");
+  const auto* home = std::getenv("HOME");
+  const auto directory = base != nullptr && *base != '\0'
+                             ? std::filesystem::path{base}
+                             : std::filesystem::path{home != nullptr ? home : "/"} / ".local" / "state";
+  return directory / "troupe" / fmt::format("node-{}", listen.port);
 }
 
 namespace {
@@ -102,6 +114,18 @@ expected<program_source> find_programs(const node_options& options) {
               fmt::format("a node that {} starts only the programs of one directory: name it with --program-dir",
                           options.insecure ? "does not know who connects (--insecure)"
                                            : "listens beyond loopback, on " + to_string(options.listen)));
+}
+
+/// A node that hears no other keeper of a job may be the one that is cut off.
+constexpr auto alone_factor = 6;
+
+/// Why a node with these options cannot host drivers; empty if it can.
+std::string why_no_drivers(const node_options& options) {
+  if (options.insecure || is_loopback(options.listen.host))
+    return {};
+  const auto keys = cluster_keys(options.keys.empty() ? default_key_directory() : options.keys, this_host(),
+                                 certificate_role::driver);
+  return keys ? std::string{} : "a driver there could not command the nodes: " + keys.error().message;
 }
 
 constexpr auto look_interval = 1h;
@@ -217,6 +241,9 @@ class node_host::impl {
   }
 
   ~impl() {
+    // Before the node's own processes: drivers would see their workers end.
+    members_->close_jobs();
+    jobs_.reset();
     // While the port is open: whoever asks an entry node meanwhile may still dial this one.
     links_.reset();
     {
@@ -232,7 +259,9 @@ class node_host::impl {
 
   /// Workers always connect over loopback, with this machine's keys. A node that does not listen there opens a second
   /// port for them.
-  expected<void> open(const endpoint& listen, const std::optional<endpoint>& metrics) {
+  expected<void> open(const node_options& options, program_source programs) {
+    const auto& listen = options.listen;
+    const auto& metrics = options.metrics;
     if (!is_loopback(listen.host)) {
       TROUPE_TRY(auto inner, publish(node_, {"127.0.0.1", 0}, keys_.inner));
       entry_->open({"127.0.0.1", inner});
@@ -245,11 +274,27 @@ class node_host::impl {
     address_ = {listen.host, port};
     if (is_loopback(listen.host))
       entry_->open(address_);
-    members_->open(to_string(endpoint{reachable_name(listen.host), port}),
-                   [node = caf::actor_cast<caf::weak_actor_ptr>(node_)](const member_command& what) {
-                     if (const auto strong = node.lock())
-                       obey(caf::actor_cast<actors::node_actor>(strong), what);
-                   });
+    const auto address = to_string(endpoint{reachable_name(listen.host), port});
+    TROUPE_TRY(auto jobs, job_host::make({options.state.empty() ? default_state_directory(address_) : options.state,
+                                          std::move(programs),
+                                          address,
+                                          options.insecure,
+                                          options.keys,
+                                          {.lost_after = options.take_over_after,
+                                           .lost_alone = options.take_over_after * alone_factor},
+                                          why_no_drivers(options),
+                                          options.log}));
+    jobs_ = std::make_shared<job_service>(std::move(jobs), member_access{options.keys, options.insecure});
+    members_->open(
+        address,
+        [node = caf::actor_cast<caf::weak_actor_ptr>(node_),
+         hosted = std::weak_ptr{jobs_}](const member_command& what) {
+          if (const auto moved = hosted.lock(); moved && what.what == member_command::kind::drain)
+            moved->jobs().hand_over(false);
+          if (const auto strong = node.lock())
+            obey(caf::actor_cast<actors::node_actor>(strong), what);
+        },
+        jobs_);
     return {};
   }
 
@@ -264,6 +309,7 @@ class node_host::impl {
 
   /// Asks the drivers to move their workers away. Sets `drained_` when none is left or the grace period is over.
   void drain(std::chrono::milliseconds grace) {
+    jobs_->jobs().hand_over(true);
     system_.spawn([node = node_, grace, done = drained_](caf::event_based_actor* self) {
       auto finish = [done] { *done = true; };
       self->request(node, caf::infinite, actors::drain_request{static_cast<std::uint64_t>(grace.count())})
@@ -287,6 +333,7 @@ class node_host::impl {
   caf::actor_system system_;
   std::shared_ptr<worker_entry> entry_;
   std::shared_ptr<membership> members_;
+  std::shared_ptr<job_service> jobs_;
   std::optional<entry_links> links_;
   actors::node_actor node_;
   caf::actor key_watch_;
@@ -303,8 +350,8 @@ expected<node_host> node_host::start(const node_options& options) {
   TROUPE_TRY(auto programs, find_programs(options));
   TROUPE_TRY(auto devices, gpus_to_offer(options.gpus));
   init_meta_objects();
-  auto state = std::make_unique<impl>(options, std::move(keys), std::move(programs), std::move(devices));
-  TROUPE_TRY(state->open(options.listen, options.metrics));
+  auto state = std::make_unique<impl>(options, std::move(keys), programs, std::move(devices));
+  TROUPE_TRY(state->open(options, std::move(programs)));
   state->join(options.join);
   return node_host{std::move(state)};
 }
@@ -323,7 +370,7 @@ void node_host::drain(std::chrono::milliseconds grace) {
 }
 
 bool node_host::drained() const noexcept {
-  return *impl_->drained_;
+  return *impl_->drained_ && !impl_->jobs_->jobs().is_busy();
 }
 
 std::optional<endpoint> node_host::metrics_address() const {

@@ -38,10 +38,16 @@ std::string host_of(const std::string& address) {
 membership::membership(cluster_member self, std::vector<std::string> entries, log_function log)
     : log_(std::move(log)), entries_(std::move(entries)), self_(std::move(self)) {}
 
-void membership::open(const std::string& address, obey_function obey) {
+void membership::open(const std::string& address, obey_function obey, std::shared_ptr<job_service> jobs) {
   const auto lock = std::lock_guard{mutex_};
   obey_ = std::move(obey);
+  jobs_ = std::move(jobs);
   self_.address = address;
+}
+
+void membership::close_jobs() {
+  const auto lock = std::lock_guard{mutex_};
+  jobs_.reset();
 }
 
 void membership::set_certificate_expiry(std::optional<std::int64_t> seconds) {
@@ -74,10 +80,12 @@ bool membership::is_entry(clock::time_point now) const {
 }
 
 json membership::answer(const member_peer& peer, const json& question) {
+  auto jobs = std::shared_ptr<job_service>{};
   {
     const auto lock = std::lock_guard{mutex_};
     if (self_.address.empty())
       return describe_error({errc::timed_out, "this node is starting: ask again"});
+    jobs = jobs_;
   }
   try {
     const auto what = question.value("ask", std::string{});
@@ -98,6 +106,8 @@ json membership::answer(const member_peer& peer, const json& question) {
                        std::chrono::milliseconds{question.at("patience_ms").get<std::uint32_t>()}, most_patience)});
     if (what == "resume")
       return obey(peer, {});
+    if (jobs && (what == "job" || what == "jobs"))
+      return jobs->answer(question);
     return refuse(peer, {errc::unsupported_version,
                          fmt::format("a question that this node (Troupe {}) does not know", self_.version)});
   } catch (const std::exception& x) {

@@ -4,7 +4,6 @@
 #include "checkpoint/text.hpp"
 
 #include <troupe/runtime/dashboard.hpp>
-#include <troupe/runtime/found_run.hpp>
 #include <troupe/runtime/run_story.hpp>
 
 #include <fmt/format.h>
@@ -28,14 +27,6 @@ namespace {
 int trouble(const char* command, const std::string& text) {
   fmt::print(stderr, "troupe {}: {}\n", command, printable(text));
   return exit_trouble;
-}
-
-/// The last name of a path, also of one that ends in a slash or leads through a link.
-std::string name_of(const fs::path& run) {
-  auto code = std::error_code{};
-  const auto whole = fs::weakly_canonical(run, code);
-  const auto path = code ? run : whole;
-  return path.filename().empty() ? path.parent_path().filename().string() : path.filename().string();
 }
 
 bool write_whole(const fs::path& path, const std::string& content) {
@@ -85,15 +76,15 @@ int serve_dashboard(const dashboard_arguments& given) {
 }
 
 int report(const report_arguments& given) {
-  const auto run = runtime::find_run(given.which.run, given.which.storage);
+  const auto run = open_run(given.which);
   if (!run)
     return trouble("report", run.error().message);
-  const auto page = runtime::render_report(*run);
+  const auto page = runtime::render_report((*run)->directory(), ask_or_read(**run).status);
   if (given.output == "-") {
     std::fwrite(page.data(), 1, page.size(), stdout);
     return exit_good;
   }
-  const auto path = given.output.empty() ? fs::path{name_of(*run) + "-report.html"} : given.output;
+  const auto path = given.output.empty() ? fs::path{(*run)->name() + "-report.html"} : given.output;
   if (!write_whole(path, page))
     return trouble("report", fmt::format("{} cannot be written", path.string()));
   fmt::print("{}\n", path.string());
@@ -101,10 +92,10 @@ int report(const report_arguments& given) {
 }
 
 int plot(const plot_arguments& given) {
-  const auto run = runtime::find_run(given.which.run, given.which.storage);
+  const auto run = open_run(given.which);
   if (!run)
     return trouble("plot", run.error().message);
-  runtime::story_reader reader{*run};
+  runtime::story_reader reader{(*run)->directory()};
   reader.read();
   auto curves = reader.curves();
   std::erase_if(curves, [](const auto& each) { return each.points.empty(); });
@@ -125,7 +116,7 @@ int plot(const plot_arguments& given) {
   }
   const auto events = reader.to_json()["events"];
   if (!given.svg.empty()) {
-    if (!write_whole(given.svg, to_svg(name_of(*run), curves, events)))
+    if (!write_whole(given.svg, to_svg((*run)->name(), curves, events)))
       return trouble("plot", fmt::format("{} cannot be written", given.svg.string()));
     fmt::print("{}\n", given.svg.string());
     return exit_good;

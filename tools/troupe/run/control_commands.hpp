@@ -2,30 +2,56 @@
 
 #include "checkpoint/commands.hpp"
 
+#include <troupe/runtime/run_access.hpp>
+
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 /// The commands that watch and steer a run from another terminal. Each prints to standard output, errors to standard
 /// error, and returns the program's exit code: `exit_good`, `exit_found` for a negative answer (refused, failed, the
 /// driver is lost), `exit_trouble` if there is nobody to ask.
 namespace troupe::tool {
 
+/// Where to look for jobs.
+struct cluster_choice {
+  /// Entry nodes; empty: nowhere.
+  std::vector<std::string> entries;
+  runtime::member_access access;
+};
+
 /// Which run.
 struct run_choice {
-  /// A directory, or a name in `storage`.
+  /// A directory, a name in `storage`, or a job of the cluster.
   std::string run;
   std::filesystem::path storage = "runs";
+  cluster_choice cluster;
   output_format output = output_format::text;
 };
+
+/// The run that is meant: on this machine, else in the cluster. Fails with where it looked.
+[[nodiscard]] expected<std::unique_ptr<runtime::run_access>> open_run(const run_choice& which);
+
+/// What is known of a run.
+struct known_status {
+  nlohmann::ordered_json status;
+  /// Why its driver did not answer.
+  std::optional<runtime::absent_driver> absent;
+};
+
+/// Its driver's answer, or else what its files tell.
+[[nodiscard]] known_status ask_or_read(runtime::run_access& run);
 
 struct list_runs_arguments {
-  std::filesystem::path storage = "runs";
+  std::filesystem::path storage;
+  cluster_choice cluster;
   output_format output = output_format::text;
 };
 
-/// Lists the runs of a storage directory with what they do.
+/// Lists the runs of a storage directory, or the jobs of a cluster, with what they do.
 [[nodiscard]] int list_all_runs(const list_runs_arguments& given);
 
 /// Shows what a run does. `exit_found` if it has failed or its driver is lost.
@@ -72,6 +98,8 @@ struct save_arguments {
 struct logs_arguments {
   run_choice which;
   std::optional<std::uint32_t> rank;
+  /// What the driver of a job wrote, instead.
+  bool is_drivers = false;
   bool follows = false;
   /// Of each log, the last so many lines; nothing: all.
   std::optional<std::uint64_t> lines;

@@ -5,11 +5,11 @@
 #include "checkpoint/text.hpp"
 
 #include <troupe/runtime/control_client.hpp>
+#include <troupe/runtime/jobs.hpp>
 
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <tuple>
 #include <utility>
 
 namespace troupe::tool {
@@ -19,34 +19,8 @@ namespace {
 using runtime::absence;
 using runtime::absent_driver;
 using runtime::control_client;
-using runtime::explain_absence;
-using runtime::find_driver;
-using runtime::find_run;
 using runtime::list_runs;
-using runtime::stored_status;
 using ordered = nlohmann::ordered_json;
-
-/// What a command says of a run, and how it knows.
-struct known_status {
-  ordered status;
-  /// Why its driver did not answer.
-  std::optional<absent_driver> absent;
-};
-
-known_status ask_or_read(const std::filesystem::path& run) {
-  auto found = find_driver(run);
-  if (auto* driver = std::get_if<control_client>(&found)) {
-    if (auto status = driver->ask(actors::status_question{}))
-      return {std::move(*status), {}};
-    else
-      found = explain_absence(run, status.error().message);
-  }
-  auto& absent = std::get<absent_driver>(found);
-  auto status = stored_status(run, absent.why);
-  if (absent.why != absence::ended)
-    status["hint"] = absent.text;
-  return {std::move(status), std::move(absent)};
-}
 
 std::string metrics_text(const ordered& status) {
   const auto metrics = status.value("metrics", ordered::object());
@@ -72,37 +46,99 @@ std::vector<std::string> row_of(const ordered& status) {
 
 } // namespace
 
-int list_all_runs(const list_runs_arguments& given) {
-  const auto runs = list_runs(given.storage);
-  if (!runs)
-    return complain(runs.error());
-  auto rows = std::vector<std::vector<std::string>>{{"run", "state", "step", "workers", "since (UTC)", "metrics"}};
-  auto document = ordered::array();
-  for (const auto& run : *runs) {
-    document.push_back(ask_or_read(run).status);
-    rows.push_back(row_of(document.back()));
+known_status ask_or_read(runtime::run_access& run) {
+  auto found = run.find_driver();
+  if (auto* driver = std::get_if<control_client>(&found)) {
+    if (auto status = driver->ask(actors::status_question{}))
+      return {std::move(*status), {}};
+    // It may just have ended.
+    found = run.find_driver();
+    if (std::holds_alternative<control_client>(found))
+      found = absent_driver{absence::deaf, "the run's driver does not answer"};
   }
+  auto& absent = std::get<absent_driver>(found);
+  auto status = run.stored_status(absent.why);
+  if (absent.why != absence::ended)
+    status["hint"] = absent.text;
+  return {std::move(status), std::move(absent)};
+}
+
+namespace {
+
+int print_rows(const list_runs_arguments& given, const ordered& document, std::vector<std::vector<std::string>> rows,
+               const std::string& nothing) {
   if (given.output == output_format::json)
-    print_json({{"runs", document}});
-  else if (runs->empty())
-    fmt::print("no runs in {}\n", given.storage.string());
+    print_json(document);
+  else if (rows.size() < 2)
+    fmt::print("{}\n", nothing);
   else
     print_table(rows);
   return exit_good;
 }
 
+int list_local_runs(const list_runs_arguments& given) {
+  const auto storage = given.storage.empty() ? std::filesystem::path{"runs"} : given.storage;
+  const auto runs = list_runs(storage);
+  if (!runs)
+    return complain(runs.error());
+  auto rows = std::vector<std::vector<std::string>>{{"run", "state", "step", "workers", "since (UTC)", "metrics"}};
+  auto document = ordered::array();
+  for (const auto& run : *runs) {
+    document.push_back(ask_or_read(*runtime::access_run(run)).status);
+    rows.push_back(row_of(document.back()));
+  }
+  return print_rows(given, {{"runs", document}}, std::move(rows), "no runs in " + storage.string());
+}
+
+/// What a job's node says of it.
+ordered status_of_job(const runtime::known_job& job, const cluster_choice& cluster) {
+  auto node = runtime::job_client::find({job.host}, job.what.name, cluster.access);
+  auto said = node.and_then([](runtime::job_client& x) { return x.ask("status"); });
+  auto status = said ? said->value("status", ordered::object()) : ordered{{"state", "node silent"}};
+  status["name"] = job.what.name;
+  status["node"] = job.host;
+  if (job.end)
+    status["state"] = to_string(job.end->outcome);
+  return status;
+}
+
+int list_jobs_of_cluster(const list_runs_arguments& given) {
+  const auto found = runtime::list_jobs(given.cluster.entries, given.cluster.access);
+  if (!found)
+    return complain(found.error());
+  auto rows =
+      std::vector<std::vector<std::string>>{{"job", "state", "step", "workers", "since (UTC)", "node", "metrics"}};
+  auto document = ordered::array();
+  for (const auto& job : found->jobs) {
+    document.push_back(status_of_job(job, given.cluster));
+    auto row = row_of(document.back());
+    row.insert(row.end() - 1, job.host);
+    rows.push_back(std::move(row));
+  }
+  for (const auto& each : found->silent)
+    fmt::print(stderr, "warning: {} does not answer\n", each);
+  return print_rows(given, {{"jobs", document}}, std::move(rows), "the cluster has no jobs");
+}
+
+} // namespace
+
+int list_all_runs(const list_runs_arguments& given) {
+  return given.storage.empty() && !given.cluster.entries.empty() ? list_jobs_of_cluster(given) : list_local_runs(given);
+}
+
 int show_status(const run_choice& given) {
-  const auto run = find_run(given.run, given.storage);
+  const auto run = open_run(given);
   if (!run)
     return complain(run.error());
-  auto [status, absent] = ask_or_read(*run);
-  const auto slowest = absent ? std::string{} : read_slowest(*run);
+  auto [status, absent] = ask_or_read(**run);
+  const auto& files = (*run)->directory();
+  const auto slowest = absent ? std::string{} : read_slowest(files);
   if (given.output == output_format::json) {
     if (!slowest.empty())
       status["late"] = slowest;
     print_json(status);
   } else {
-    for (const auto& line : describe_status(status, {read_curve(*run, main_metric(status)), slowest}, 1000))
+    for (const auto& line : describe_status(status, {read_curve(files, main_metric(status)), slowest}, 1000))
       fmt::print("{}\n", line);
     if (absent && absent->why != absence::ended)
       fmt::print("{}\n", printable(absent->text));

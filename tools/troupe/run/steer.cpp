@@ -21,10 +21,6 @@ namespace {
 using runtime::absence;
 using runtime::absent_driver;
 using runtime::control_client;
-using runtime::explain_absence;
-using runtime::find_driver;
-using runtime::find_run;
-using runtime::stored_status;
 using ordered = nlohmann::ordered_json;
 using namespace std::chrono_literals;
 
@@ -42,15 +38,15 @@ int refused(const char* command, const error& why) {
 /// What a command does with a run whose driver answers.
 template <class Live>
 int with_driver(const char* command, const run_choice& which, Live live) {
-  const auto run = find_run(which.run, which.storage);
+  const auto run = open_run(which);
   if (!run)
     return trouble(command, run.error().message);
-  auto found = find_driver(*run);
+  auto found = (*run)->find_driver();
   if (const auto* absent = std::get_if<absent_driver>(&found)) {
     std::ignore = trouble(command, absent->text);
     return absent->why == absence::ended ? exit_found : exit_trouble;
   }
-  return live(*run, std::get<control_client>(found));
+  return live(**run, std::get<control_client>(found));
 }
 
 void say(const run_choice& which, const ordered& status, const std::string& text) {
@@ -72,14 +68,14 @@ int report_end(const run_choice& which, const ordered& status) {
 }
 
 /// The status at the end, also if the driver could not send it any more.
-expected<ordered> await_end(control_client& driver, const std::filesystem::path& run) {
+expected<ordered> await_end(control_client& driver, runtime::run_access& run) {
   for (;;) {
     auto event = driver.next_event(60s);
     if (event && *event && (**event).value("event", std::string{}) == "ended")
       return (**event).value("status", ordered::object());
     if (event)
       continue;
-    auto after = find_driver(run);
+    auto after = run.find_driver();
     if (auto* another = std::get_if<control_client>(&after)) {
       driver = std::move(*another);
       TROUPE_TRY(driver.ask(actors::watch_request{}));
@@ -88,21 +84,28 @@ expected<ordered> await_end(control_client& driver, const std::filesystem::path&
     const auto& absent = std::get<absent_driver>(after);
     if (absent.why != absence::ended)
       return fail(errc::unreachable, absent.text);
-    return stored_status(run, absent.why);
+    return run.stored_status(absent.why);
   }
+}
+
+/// Why a driver has closed the connection.
+std::string why_gone(runtime::run_access& run, const error& noticed) {
+  const auto after = run.find_driver();
+  const auto* absent = std::get_if<absent_driver>(&after);
+  return absent != nullptr ? absent->text : noticed.message;
 }
 
 } // namespace
 
 int stop(const stop_arguments& given) {
-  const auto run = find_run(given.which.run, given.which.storage);
+  const auto run = open_run(given.which);
   if (!run)
     return trouble("stop", run.error().message);
-  auto found = find_driver(*run);
+  auto found = (*run)->find_driver();
   if (const auto* absent = std::get_if<absent_driver>(&found)) {
     if (absent->why != absence::ended)
       return trouble("stop", absent->text);
-    return report_end(given.which, stored_status(*run, absent->why));
+    return report_end(given.which, (*run)->stored_status(absent->why));
   }
   auto& driver = std::get<control_client>(found);
   // First, so that the end is not missed.
@@ -115,7 +118,7 @@ int stop(const stop_arguments& given) {
     say(given.which, *asked, given.now ? "stopping at once" : "stopping after this step");
     return exit_good;
   }
-  const auto end = await_end(driver, *run);
+  const auto end = await_end(driver, **run);
   return end ? report_end(given.which, *end) : trouble("stop", end.error().message);
 }
 
@@ -164,7 +167,7 @@ int resize(const resize_arguments& given) {
 }
 
 int save_now(const save_arguments& given) {
-  return with_driver("checkpoint now", given.which, [&](const auto& run, control_client& driver) {
+  return with_driver("checkpoint now", given.which, [&](runtime::run_access& run, control_client& driver) {
     if (const auto watched = driver.ask(actors::watch_request{}); !watched)
       return refused("checkpoint now", watched.error());
     const auto asked = driver.ask(checkpoint_request{});
@@ -184,7 +187,7 @@ int save_now(const save_arguments& given) {
     for (;;) {
       const auto event = driver.next_event(60s);
       if (!event)
-        return trouble("checkpoint now", explain_absence(run, event.error().message).text);
+        return trouble("checkpoint now", why_gone(run, event.error()));
       if (!*event)
         continue;
       const auto kind = (**event).value("event", std::string{});

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <sys/ioctl.h>
 #include <thread>
+#include <tuple>
 #include <unistd.h>
 #include <utility>
 
@@ -23,9 +24,6 @@ namespace {
 using runtime::absence;
 using runtime::absent_driver;
 using runtime::control_client;
-using runtime::find_driver;
-using runtime::find_run;
-using runtime::stored_status;
 using ordered = nlohmann::ordered_json;
 using clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
@@ -45,10 +43,9 @@ std::size_t terminal_width() {
 /// Shows a run on standard output: on a terminal a block that is drawn again in place, else lines; or lines of JSON.
 class run_display {
  public:
-  run_display(std::filesystem::path run, output_format output)
-      : run_(std::move(run)),
-        output_(output),
-        redraws_(output == output_format::text && ::isatty(STDOUT_FILENO) != 0) {}
+  /// `run` outlives it.
+  run_display(runtime::run_access& run, output_format output)
+      : run_(run), output_(output), redraws_(output == output_format::text && ::isatty(STDOUT_FILENO) != 0) {}
   run_display(const run_display&) = delete;
   run_display& operator=(const run_display&) = delete;
   ~run_display() { std::fflush(stdout); }
@@ -99,7 +96,9 @@ class run_display {
     if (clock::now() < next_look_)
       return;
     next_look_ = clock::now() + look_interval;
-    extras_ = {read_curve(run_, main_metric(status_)), read_slowest(run_)};
+    // A copy that is old is shown as it is.
+    std::ignore = run_.refresh();
+    extras_ = {read_curve(run_.directory(), main_metric(status_)), read_slowest(run_.directory())};
   }
 
   void erase() {
@@ -122,7 +121,7 @@ class run_display {
     std::fflush(stdout);
   }
 
-  std::filesystem::path run_;
+  runtime::run_access& run_;
   output_format output_;
   bool redraws_;
   ordered status_ = ordered::object();
@@ -165,14 +164,14 @@ std::optional<int> follow(control_client& driver, run_display& display) {
 } // namespace
 
 int watch(const run_choice& given) {
-  const auto run = find_run(given.run, given.storage);
+  const auto run = open_run(given);
   if (!run)
     return trouble(run.error().message, exit_trouble);
-  auto display = run_display{*run, given.output};
+  auto display = run_display{**run, given.output};
   auto announced = std::string{};
   std::optional<clock::time_point> gone;
   for (;; std::this_thread::sleep_for(50ms)) {
-    auto found = find_driver(*run);
+    auto found = (*run)->find_driver();
     if (auto* driver = std::get_if<control_client>(&found)) {
       gone.reset();
       if (const auto code = follow(*driver, display))
@@ -181,7 +180,7 @@ int watch(const run_choice& given) {
     }
     const auto& absent = std::get<absent_driver>(found);
     if (absent.why == absence::ended) {
-      const auto status = stored_status(*run, absent.why);
+      const auto status = (*run)->stored_status(absent.why);
       display.show({{"event", "ended"}, {"status", status}});
       return end(display, status);
     }

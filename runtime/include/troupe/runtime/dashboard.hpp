@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 /// A page about runs, for browsers.
@@ -48,7 +49,7 @@ class dashboard {
 /// may read the file or it is shorter than 16 characters, and with `errc::io_error`.
 [[nodiscard]] expected<std::string> read_token_file(const std::filesystem::path& path);
 
-/// The same page as one file without a server, about one run.
-[[nodiscard]] std::string render_report(const std::filesystem::path& run);
+/// The same page as one file without a server, about one run, with this status.
+[[nodiscard]] std::string render_report(const std::filesystem::path& run, const nlohmann::ordered_json& status);
 
 } // namespace troupe::runtime

@@ -38,6 +38,12 @@ struct node_options {
   /// The entry nodes of the cluster that this node joins. Its own address does not matter among them, so that all nodes
   /// may have one list.
   std::vector<endpoint> join;
+  /// Where the node keeps the jobs that it hosts. Empty: `default_state_directory(listen)`; nothing is made before the
+  /// first job.
+  std::filesystem::path state;
+  /// For how long the node that hosts a job must be silent before this one, if it is the next of the job's keepers,
+  /// takes it over; six times as long where no third keeper agrees.
+  std::chrono::milliseconds take_over_after{10'000};
   /// Takes a line of the node's log, in any of its threads: while it waits, the node is silent.
   std::function<void(const std::string&)> log;
 };
@@ -78,5 +84,8 @@ class node_host {
 [[nodiscard]] resources local_resources();
 
 [[nodiscard]] std::string local_host_name();
+
+/// $XDG_STATE_HOME/troupe/node-PORT, else ~/.local/state/troupe/node-PORT. Nodes of one host need a directory each.
+[[nodiscard]] std::filesystem::path default_state_directory(const endpoint& listen);
 
 } // namespace troupe::runtime

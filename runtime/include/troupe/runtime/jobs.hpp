@@ -1,0 +1,132 @@
+#pragma once
+
+#include <troupe/error.hpp>
+#include <troupe/runtime/members.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// Jobs: programs that a node of a cluster runs as drivers, for whoever has submitted them. A job outlives the terminal
+/// that it was submitted from, and its driver is started again when it dies.
+namespace troupe::runtime {
+
+/// What was submitted.
+struct job_record {
+  /// Its runs have this name where the program gives none. As for a run: letters, digits, '.', '_' and '-'.
+  std::string name;
+  /// The program and its arguments. A node that was started with `--program-dir` looks there for the program, by its
+  /// file name.
+  std::vector<std::string> arguments;
+  /// Added to the node's environment.
+  std::map<std::string, std::string> environment = {};
+  /// On the node; empty: a directory of the job's own, which then contains its runs, too.
+  std::filesystem::path directory = {};
+  /// Of runs that name none: see `mirror_config::to`.
+  std::string mirror = {};
+  /// `directory` is on a file system of all nodes.
+  bool is_shared = false;
+  /// Of runs that have none: see `run_config::time_limit`. 0: none.
+  std::chrono::milliseconds time_limit{0};
+  /// The addresses of the nodes that may host its driver. The first was given the job.
+  std::vector<std::string> keepers = {};
+  /// USER@HOST, for people.
+  std::string submitter = {};
+  /// Milliseconds since 1970.
+  std::uint64_t submitted = 0;
+
+  bool operator==(const job_record&) const = default;
+};
+
+enum class job_outcome : std::uint8_t { completed = 1, stopped = 2, failed = 3 };
+
+/// "completed", "stopped", "failed".
+[[nodiscard]] std::string_view to_string(job_outcome outcome) noexcept;
+
+/// How a job ended.
+struct job_end {
+  job_outcome outcome = job_outcome::failed;
+  /// Of its driver; 128 + N for signal N.
+  int exit_code = 0;
+  /// For people; empty if it completed.
+  std::string reason = {};
+  /// Milliseconds since 1970.
+  std::uint64_t at = 0;
+
+  bool operator==(const job_end&) const = default;
+};
+
+/// A job as its nodes know it.
+struct known_job {
+  job_record what;
+  /// Grows with each node that takes the job over.
+  std::uint64_t term = 1;
+  /// The address of the node that has its driver.
+  std::string host;
+  /// Nothing while it runs.
+  std::optional<job_end> end = {};
+
+  bool operator==(const known_job&) const = default;
+};
+
+/// Whether another node can go on with it: where it has a mirror, or its directory is shared.
+[[nodiscard]] bool can_move(const job_record& job) noexcept;
+
+/// Rejects with `errc::invalid_argument` what no node takes: a name that is none, no program, texts that are too long.
+[[nodiscard]] expected<void> validate(const job_record& job);
+
+/// The jobs of a cluster, by name. Nodes that do not answer are left out, and named in `silent`.
+struct job_list {
+  std::vector<known_job> jobs;
+  std::vector<std::string> silent;
+};
+
+[[nodiscard]] expected<job_list> list_jobs(const std::vector<std::string>& entries, const member_access& how);
+
+struct submitted_job {
+  known_job job;
+  /// False if no other node has it yet, of those that are to keep it.
+  bool is_kept = true;
+};
+
+/// Has a node run a job: the one at the address `node`, or one that hosts fewest where that is empty. Up to two others
+/// keep a job that can move, and take it over when that host is lost. Fails with `errc::already_exists` for the name of
+/// a job that has not ended, and with what the nodes say where none takes it. Returns the job.
+[[nodiscard]] expected<submitted_job> submit_job(const std::vector<std::string>& entries, job_record job,
+                                                 const std::string& node, const member_access& how);
+
+/// Questions about one job, for the node that hosts it. Used by one thread. Each blocks, for no longer than a minute.
+class job_client {
+ public:
+  using json = nlohmann::ordered_json;
+
+  /// Finds the job in a cluster. Fails with `errc::not_found`, naming the jobs that there are.
+  [[nodiscard]] static expected<job_client> find(const std::vector<std::string>& entries, const std::string& name,
+                                                 const member_access& how);
+
+  job_client(job_client&&) noexcept;
+  job_client& operator=(job_client&&) noexcept;
+  ~job_client();
+
+  [[nodiscard]] const known_job& job() const noexcept;
+
+  /// The answer of the job's host to {"do": what, ...} (see job_service.hpp). Fails with its refusal; after a failure
+  /// it connects anew.
+  [[nodiscard]] expected<json> ask(const std::string& what, json question = json::object());
+
+  /// Another connection to the same host.
+  [[nodiscard]] job_client again() const;
+
+ private:
+  class impl;
+  explicit job_client(std::unique_ptr<impl> state);
+  std::unique_ptr<impl> impl_;
+};
+
+} // namespace troupe::runtime

@@ -1,0 +1,79 @@
+#include "driver/job_variable.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <system_error>
+
+namespace troupe::runtime {
+
+using nlohmann::json;
+
+std::string to_text(const job_context& job) {
+  return json{{"name", job.name},          {"cluster", job.cluster}, {"insecure", job.insecure},
+              {"keys", job.keys.string()}, {"mirror", job.mirror},   {"time_limit_ms", job.time_limit.count()},
+              {"runs", job.runs.string()}}
+      .dump();
+}
+
+expected<job_context> parse_job_context(const std::string& text) {
+  try {
+    const auto parsed = json::parse(text);
+    return job_context{parsed.at("name").get<std::string>(),
+                       parsed.at("cluster").get<std::vector<std::string>>(),
+                       parsed.at("insecure").get<bool>(),
+                       parsed.at("keys").get<std::string>(),
+                       parsed.at("mirror").get<std::string>(),
+                       std::chrono::milliseconds{parsed.at("time_limit_ms").get<std::uint64_t>()},
+                       parsed.at("runs").get<std::string>()};
+  } catch (const std::exception& x) {
+    return fail(errc::invalid_argument,
+                fmt::format("{} is for programs that a node hosts, and cannot be read: {}", job_variable, x.what()));
+  }
+}
+
+void complete(trainer_config& config, const job_context& job) {
+  if (config.run.name.empty())
+    config.run.name = job.name;
+  if (config.cluster.is_embedded()) {
+    config.cluster.entry = job.cluster;
+    config.cluster.insecure = config.cluster.insecure || job.insecure;
+    if (config.cluster.keys.empty())
+      config.cluster.keys = job.keys;
+  }
+  if (config.checkpoint.mirror.to.empty())
+    config.checkpoint.mirror.to = job.mirror;
+  if (config.run.time_limit.count() == 0)
+    config.run.time_limit = job.time_limit;
+}
+
+expected<void> complete_for_job(trainer_config& config) {
+  if (const auto* text = std::getenv(job_variable)) {
+    TROUPE_TRY(const auto job, parse_job_context(text));
+    complete(config, job);
+  }
+  return {};
+}
+
+void obey_job_variable(trainer_config& config) {
+  const auto* text = std::getenv(job_variable);
+  if (text == nullptr)
+    return;
+  auto job = value_or_throw(parse_job_context(text));
+  // A program may have several trainers, and one run has one name.
+  static std::atomic<unsigned> unnamed{0};
+  if (config.run.name.empty())
+    if (const auto number = ++unnamed; number > 1)
+      job.name += fmt::format("-{}", number);
+  complete(config, job);
+  auto code = std::error_code{};
+  const auto run = std::filesystem::absolute(config.run.storage_path / config.run.name, code);
+  // Without it the run goes on, and `troupe` finds it by its directory alone.
+  std::ofstream{job.runs, std::ios::app} << json{{"run", run.string()}}.dump() + "\n";
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,229 @@
+#include <troupe/runtime/jobs.hpp>
+
+#include "jobs/job_messages.hpp"
+#include "net/member_client.hpp"
+#include "net/member_questions.hpp"
+
+#include <troupe/serialization/files/digest.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace troupe::runtime {
+
+namespace {
+
+using namespace std::chrono_literals;
+using clock = std::chrono::steady_clock;
+
+/// How long a node may take to carry out what it was asked for.
+constexpr auto patience = 60s;
+constexpr std::size_t most_hosts = 3;
+
+/// The jobs that one node knows, and whether it takes more.
+struct node_jobs {
+  std::vector<known_job> jobs;
+  std::string why_not;
+};
+
+expected<node_jobs> ask_for_jobs(const std::string& address, const member_access& how) {
+  TROUPE_TRY(const auto text, ask_node(address, {{"ask", "jobs"}}, how));
+  node_jobs result;
+  result.why_not = text.value("why_not", std::string{});
+  for (const auto& each : text.value("jobs", nlohmann::json::array())) {
+    TROUPE_TRY(auto job, parse_job(each));
+    result.jobs.push_back(std::move(job));
+  }
+  return result;
+}
+
+/// Of two nodes that know a job, the one with the later term is right.
+void merge(std::map<std::string, known_job>& into, std::vector<known_job> jobs) {
+  for (auto& job : jobs) {
+    auto [known, is_new] = into.try_emplace(job.what.name, job);
+    const auto is_later = job.term > known->second.term || (job.term == known->second.term && job.end);
+    if (!is_new && is_later)
+      known->second = std::move(job);
+  }
+}
+
+/// A cluster's nodes that answer, and what they know.
+struct survey {
+  std::map<std::string, known_job> jobs;
+  std::map<std::string, std::string> why_not;
+  std::vector<std::string> silent;
+};
+
+expected<survey> look_around(const std::vector<std::string>& entries, const member_access& how) {
+  TROUPE_TRY(const auto members, list_members(entries, how));
+  survey result;
+  for (const auto& each : members) {
+    const auto& address = each.what.address;
+    auto known =
+        each.is_silent ? expected<node_jobs>{fail(errc::unreachable, "it is silent")} : ask_for_jobs(address, how);
+    if (!known) {
+      result.silent.push_back(address);
+      continue;
+    }
+    merge(result.jobs, std::move(known->jobs));
+    result.why_not[address] = each.what.phase == member_phase::available ? known->why_not : "it is drained";
+  }
+  if (result.why_not.empty())
+    return fail(errc::unreachable, fmt::format("none of the cluster's {} nodes answers", members.size()));
+  return result;
+}
+
+/// The node that is named, or those that host fewest jobs first; those that host none are not among them.
+expected<std::vector<std::string>> choose_hosts(const survey& found, const std::string& node) {
+  std::vector<std::string> able;
+  std::string reasons;
+  for (const auto& [address, why_not] : found.why_not)
+    if (why_not.empty())
+      able.push_back(address);
+    else
+      reasons += fmt::format("\n  {}: {}", address, why_not);
+  if (!node.empty()) {
+    const auto named = std::ranges::find(able, node);
+    if (named == able.end())
+      return fail(errc::unsatisfiable,
+                  fmt::format("the node {} {}", node,
+                              found.why_not.contains(node) ? "hosts no drivers: " + found.why_not.at(node)
+                                                           : "is no member of the cluster that answers"));
+    std::rotate(able.begin(), named, named + 1);
+  } else {
+    const auto hosted = [&](const std::string& address) {
+      return std::ranges::count_if(found.jobs,
+                                   [&](const auto& x) { return !x.second.end && x.second.host == address; });
+    };
+    std::ranges::stable_sort(able, {}, hosted);
+  }
+  if (able.empty())
+    return fail(errc::unsatisfiable, "no node of the cluster hosts drivers:" + reasons);
+  able.resize(std::min(able.size(), most_hosts));
+  return able;
+}
+
+/// The node that hosts a job. Connects with the first question, and again after a failure.
+class node_of_job {
+ public:
+  using json = job_client::json;
+
+  node_of_job(known_job job, member_access how) : job_(std::move(job)), how_(std::move(how)) {}
+
+  [[nodiscard]] const known_job& job() const noexcept { return job_; }
+  [[nodiscard]] const member_access& access() const noexcept { return how_; }
+
+  expected<json> ask(const std::string& what, const json& more) {
+    nlohmann::json question = more;
+    question.update({{"ask", "job"}, {"do", what}, {"ticket", serialization::random_hex(16)}});
+    if (!question.contains("name"))
+      question["name"] = job_.what.name;
+    auto pause = 1ms;
+    for (const auto until = clock::now() + patience;; std::this_thread::sleep_for(pause)) {
+      TROUPE_TRY(auto answer, ask_once(question));
+      if (!answer.value("pending", false))
+        return json(std::move(answer));
+      if (clock::now() > until)
+        return fail(errc::unreachable, fmt::format("the node {} does not get to it within {} s", job_.host,
+                                                   std::chrono::seconds{patience}.count()));
+      pause = std::min(pause * 2, 50ms);
+    }
+  }
+
+ private:
+  expected<nlohmann::json> ask_once(const nlohmann::json& question) {
+    if (!node_) {
+      TROUPE_TRY(auto node, connect_to_node(job_.host, how_));
+      node_.emplace(std::move(node));
+    }
+    auto answer = node_->ask(question, how_.limit);
+    if (!answer)
+      node_.reset();
+    return answer;
+  }
+
+  known_job job_;
+  member_access how_;
+  std::optional<member_client> node_;
+};
+
+} // namespace
+
+expected<job_list> list_jobs(const std::vector<std::string>& entries, const member_access& how) {
+  TROUPE_TRY(auto found, look_around(entries, how));
+  job_list result;
+  for (auto& [name, job] : found.jobs)
+    result.jobs.push_back(std::move(job));
+  result.silent = std::move(found.silent);
+  return result;
+}
+
+class job_client::impl : public node_of_job {
+ public:
+  using node_of_job::node_of_job;
+};
+
+expected<submitted_job> submit_job(const std::vector<std::string>& entries, job_record job, const std::string& node,
+                                   const member_access& how) {
+  TROUPE_TRY(validate(job));
+  TROUPE_TRY(const auto found, look_around(entries, how));
+  if (const auto known = found.jobs.find(job.name); known != found.jobs.end() && !known->second.end)
+    return fail(errc::already_exists, fmt::format("job {} runs already, on {}: choose another name, or stop it first",
+                                                  job.name, known->second.host));
+  // Where it has been, its runs are.
+  const auto wanted =
+      node.empty() && found.jobs.contains(job.name) && found.why_not.contains(found.jobs.at(job.name).host)
+          ? found.jobs.at(job.name).host
+          : node;
+  TROUPE_TRY(job.keepers, choose_hosts(found, wanted));
+  if (!can_move(job))
+    job.keepers.resize(1);
+  known_job asked{job, 1, job.keepers.front(), {}};
+  auto host = node_of_job{asked, how};
+  TROUPE_TRY(const auto answer, host.ask("submit", {{"job", describe(asked)}}));
+  TROUPE_TRY(auto taken, parse_job(answer));
+  return submitted_job{std::move(taken), answer.value("is_kept", true)};
+}
+
+expected<job_client> job_client::find(const std::vector<std::string>& entries, const std::string& name,
+                                      const member_access& how) {
+  TROUPE_TRY(auto found, look_around(entries, how));
+  const auto job = found.jobs.find(name);
+  if (job == found.jobs.end()) {
+    std::vector<std::string> names;
+    for (const auto& [known, ignored] : found.jobs)
+      names.push_back(known);
+    auto text = fmt::format("the cluster has no job {}; it has {}", name,
+                            names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+    if (!found.silent.empty())
+      text += fmt::format(" (not asked, because silent: {})", fmt::join(found.silent, ", "));
+    return fail(errc::not_found, std::move(text));
+  }
+  return job_client{std::make_unique<impl>(std::move(job->second), how)};
+}
+
+job_client::job_client(std::unique_ptr<impl> state) : impl_(std::move(state)) {}
+job_client::job_client(job_client&&) noexcept = default;
+job_client& job_client::operator=(job_client&&) noexcept = default;
+job_client::~job_client() = default;
+
+const known_job& job_client::job() const noexcept {
+  return impl_->job();
+}
+
+expected<job_client::json> job_client::ask(const std::string& what, json question) {
+  return impl_->ask(what, std::move(question));
+}
+
+job_client job_client::again() const {
+  return job_client{std::make_unique<impl>(impl_->job(), impl_->access())};
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,477 @@
+#include "jobs/job_host.hpp"
+
+#include "driver/job_variable.hpp"
+#include "jobs/job_messages.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <string_view>
+#include <system_error>
+#include <tuple>
+#include <unistd.h>
+#include <utility>
+
+extern char** environ;
+
+namespace troupe::runtime {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// How long a node that was started again waits for what other keepers know of its jobs.
+constexpr auto word_of_keepers = 5s;
+/// Between two looks at jobs of silent hosts.
+constexpr auto longest_sleep = 500ms;
+/// How long keepers that are away may miss the end of a job.
+constexpr std::chrono::milliseconds news_lifetime = 24h;
+
+std::uint64_t milliseconds_now() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
+}
+
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& additions) {
+  std::map<std::string, std::string> variables;
+  for (auto** entry = environ; *entry != nullptr; ++entry) {
+    const auto text = std::string{*entry};
+    if (const auto mark = text.find('='); mark != std::string::npos && mark > 0)
+      variables[text.substr(0, mark)] = text.substr(mark + 1);
+  }
+  for (const auto& [name, value] : additions)
+    variables[name] = value;
+  std::vector<std::string> result;
+  for (const auto& [name, value] : variables)
+    result.push_back(name + "=" + value);
+  return result;
+}
+
+struct path_of_program {
+  const std::string& named;
+
+  expected<fs::path> operator()(const program_directory& source) const {
+    const auto name = fs::path{named}.filename();
+    if (name.empty() || name == "." || name == "..")
+      return fail(errc::not_found, fmt::format("'{}' names no program in {}", named, source.path.string()));
+    return source.path / name;
+  }
+
+  expected<fs::path> operator()(drivers_path) const {
+    if (!fs::path{named}.is_absolute())
+      return fail(errc::invalid_argument, fmt::format("'{}' is no absolute path, which this node needs", named));
+    return fs::path{named};
+  }
+
+  expected<fs::path> operator()(const one_program& /*source*/) const {
+    return fail(errc::unsatisfiable, "a node inside a driver hosts no drivers");
+  }
+};
+
+} // namespace
+
+expected<std::unique_ptr<job_host>> job_host::make(job_settings how) {
+  auto result = std::unique_ptr<job_host>{new job_host{std::move(how)}};
+  auto code = std::error_code{};
+  if (result->how_.why_not.empty() && fs::exists(result->how_.state, code))
+    TROUPE_TRY(result->open());
+  result->worker_ = std::jthread{[raw = result.get()](const std::stop_token& stop) { raw->work(stop); }};
+  return result;
+}
+
+job_host::~job_host() {
+  worker_ = {};
+  // Its callbacks take the lock.
+  supervisor_.reset();
+}
+
+expected<void> job_host::open() {
+  if (directory_)
+    return {};
+  TROUPE_TRY(auto directory, job_directory::open(how_.state));
+  TROUPE_TRY(auto supervisor, process_supervisor::make({[this](pid_t pid, output_stream, std::string_view line) {
+                                                          std::shared_ptr<line_log> log;
+                                                          {
+                                                            const auto lock = std::lock_guard{mutex_};
+                                                            if (const auto whose = drivers_.find(pid);
+                                                                whose != drivers_.end())
+                                                              log = jobs_.at(whose->second).log;
+                                                          }
+                                                          if (log)
+                                                            log->add(line);
+                                                        },
+                                                        [this](const exit_report& report) { on_exit(report); }}));
+  std::vector<std::string> problems;
+  auto known = directory.load(problems);
+  for (const auto& each : problems)
+    say("warning: " + each);
+  directory_.emplace(std::move(directory));
+  supervisor_.emplace(std::move(supervisor));
+  for (auto& job : known) {
+    auto& added = add(std::move(job));
+    if (!added.job.end && is_here(added.job))
+      added.driver = awaited_driver{clock::now() + word_of_keepers, others_of(added.job)};
+  }
+  return {};
+}
+
+job_host::entry& job_host::add(known_job job) {
+  const auto name = job.what.name;
+  entry made{std::move(job), driver_restarts{}, no_driver{},
+             std::make_shared<line_log>(directory_->of(name) / "driver.log"),
+             job_watch{how_.address, how_.watch, clock::now()}};
+  return jobs_.insert_or_assign(name, std::move(made)).first->second;
+}
+
+std::set<std::string> job_host::others_of(const known_job& job) const {
+  auto result = std::set<std::string>{job.what.keepers.begin(), job.what.keepers.end()};
+  result.erase(how_.address);
+  return result;
+}
+
+std::vector<known_job> job_host::jobs() const {
+  const auto lock = std::lock_guard{mutex_};
+  std::vector<known_job> result;
+  for (const auto& [name, each] : jobs_)
+    result.push_back(each.job);
+  return result;
+}
+
+expected<job_host::hosted_job> job_host::find(const std::string& name) const {
+  const auto lock = std::lock_guard{mutex_};
+  const auto found = jobs_.find(name);
+  if (found == jobs_.end())
+    return fail(errc::not_found, fmt::format("the node {} has no job {}", how_.address, name));
+  return hosted_job{found->second.job, found->second.driver, directory_->of(name), directory_->runs_of(name)};
+}
+
+expected<known_job> job_host::submit(const job_record& what) {
+  if (!how_.why_not.empty())
+    return fail(errc::unsatisfiable, fmt::format("the node {} hosts no drivers: {}", how_.address, how_.why_not));
+  TROUPE_TRY(validate(what));
+  TROUPE_TRY(std::ignore, open_program(what));
+  const auto lock = std::lock_guard{mutex_};
+  TROUPE_TRY(open());
+  const auto known = jobs_.find(what.name);
+  if (known != jobs_.end() && !known->second.job.end)
+    return fail(errc::already_exists, fmt::format("job {} runs already, on {}", what.name, how_.address));
+  const known_job made{what, known != jobs_.end() ? known->second.job.term + 1 : 1, how_.address, {}};
+  TROUPE_TRY(directory_->save(made));
+  add(made).driver = dead_driver{clock::now()};
+  say(fmt::format("has job {}, of {}", what.name, what.submitter.empty() ? "somebody" : what.submitter));
+  wake();
+  return made;
+}
+
+bool job_host::await_keeper(const std::string& name, std::chrono::milliseconds patience) {
+  auto lock = std::unique_lock{mutex_};
+  return told_.wait_for(lock, patience, [&] {
+    const auto found = jobs_.find(name);
+    return found == jobs_.end() || others_of(found->second.job).empty() ||
+           !found->second.watch.successor(found->second.job, clock::now()).empty();
+  });
+}
+
+expected<known_job> job_host::end(const std::string& name, bool at_once) {
+  const auto lock = std::lock_guard{mutex_};
+  const auto found = jobs_.find(name);
+  if (found == jobs_.end())
+    return fail(errc::not_found, fmt::format("the node {} has no job {}", how_.address, name));
+  auto& x = found->second;
+  if (x.job.end)
+    return x.job;
+  if (!is_here(x.job))
+    return fail(errc::superseded, fmt::format("job {} is on {} now", name, x.job.host));
+  if (auto* running = std::get_if<running_driver>(&x.driver)) {
+    if (at_once)
+      running->meaning = running_driver::told_to_end{};
+    supervisor_->kill(running->pid, at_once ? SIGKILL : SIGTERM);
+  } else if (std::holds_alternative<starting_driver>(x.driver)) {
+    return fail(errc::busy, fmt::format("the driver of job {} is being started: ask again", name));
+  } else {
+    conclude(x, {job_outcome::stopped, 0, "it was stopped while it had no driver", 0});
+  }
+  return x.job;
+}
+
+void job_host::hand_over(bool node_ends) {
+  const auto lock = std::lock_guard{mutex_};
+  for (auto& [name, x] : jobs_) {
+    if (x.job.end || !is_here(x.job))
+      continue;
+    const auto other = x.watch.successor(x.job, clock::now());
+    const auto& to = other.empty() ? how_.address : other;
+    if (to == how_.address && !node_ends)
+      continue;
+    auto* running = std::get_if<running_driver>(&x.driver);
+    if (running == nullptr) {
+      move(x, to);
+      continue;
+    }
+    say(fmt::format("stops job {}, after a checkpoint", name));
+    running->meaning = running_driver::moves{to};
+    supervisor_->kill(running->pid, SIGTERM);
+  }
+}
+
+bool job_host::is_busy() const {
+  const auto lock = std::lock_guard{mutex_};
+  return std::ranges::any_of(jobs_, [](const auto& each) {
+    return !each.second.untold.empty() || std::holds_alternative<running_driver>(each.second.driver) ||
+           std::holds_alternative<starting_driver>(each.second.driver);
+  });
+}
+
+void job_host::move(entry& x, const std::string& to) {
+  x.driver = no_driver{};
+  if (to == how_.address)
+    return say(fmt::format("job {} goes on when this node is started again", x.job.what.name));
+  say(fmt::format("job {} is on {} from now on", x.job.what.name, to));
+  ++x.job.term;
+  x.job.host = to;
+  x.untold = to;
+  x.watch.begin(clock::now());
+  save(x);
+}
+
+// -- what the keepers of a job tell each other ------------------------------------------------------------------------
+
+std::set<std::string> job_host::other_keepers() const {
+  const auto lock = std::lock_guard{mutex_};
+  std::set<std::string> result;
+  for (const auto& [name, x] : jobs_)
+    for (const auto& each : others_of(x.job))
+      if (is_news_for(x, each))
+        result.insert(each);
+  return result;
+}
+
+bool job_host::is_news_for(const entry& x, const std::string& keeper) const {
+  const auto& job = x.job;
+  return !job.end || (!x.informed.contains(keeper) && milliseconds_now() < job.end->at + news_lifetime.count());
+}
+
+json job_host::beat_for(const std::string& address) const {
+  const auto lock = std::lock_guard{mutex_};
+  json result{{"from", how_.address}, {"jobs", json::array()}};
+  for (const auto& [name, x] : jobs_)
+    if (others_of(x.job).contains(address) && is_news_for(x, address))
+      result["jobs"].push_back(
+          {{"job", describe(x.job)}, {"host_silent_ms", x.watch.host_silent_for(clock::now()).count()}});
+  return result;
+}
+
+json job_host::take_beat(const json& beat) {
+  const auto from = beat.at("from").get<std::string>();
+  {
+    const auto lock = std::lock_guard{mutex_};
+    for (const auto& each : beat.at("jobs"))
+      if (const auto job = parse_job(each.at("job")); job && others_of(*job).size() < job->what.keepers.size())
+        learn(from, *job, std::chrono::milliseconds{each.at("host_silent_ms").get<std::uint32_t>()});
+  }
+  return beat_for(from);
+}
+
+void job_host::learn(const std::string& from, const known_job& job, std::chrono::milliseconds host_silent_for) {
+  auto known = jobs_.find(job.what.name);
+  if (known == jobs_.end()) {
+    if (job.end)
+      return;
+    if (const auto opened = open(); !opened)
+      return say(fmt::format("cannot keep job {} of {}: {}", job.what.name, from, opened.error().message));
+    known = jobs_.find(job.what.name);
+  }
+  if (known == jobs_.end()) {
+    save(add(job));
+    say(fmt::format("keeps job {}, which is on {}, and takes it over if that host is lost", job.what.name, job.host));
+    known = jobs_.find(job.what.name);
+  }
+  auto& x = known->second;
+  if (from == x.untold && job.term >= x.job.term)
+    x.untold.clear();
+  if (supersedes(job, x.job))
+    adopt(x, job);
+  if (x.job.term == job.term && x.job.host == job.host)
+    x.watch.hear(from, from == job.host ? 0ms : host_silent_for, clock::now());
+  if (auto* awaited = std::get_if<awaited_driver>(&x.driver))
+    awaited->unasked.erase(from);
+  if (x.job.end && job.end)
+    x.informed.insert(from);
+  told_.notify_all();
+  wake();
+}
+
+void job_host::adopt(entry& x, const known_job& job) {
+  if (is_here(x.job) && !is_here(job))
+    say(fmt::format("job {} is on {} now: this node gives it up", job.what.name, job.host));
+  x.job = job;
+  x.informed.clear();
+  x.watch.begin(clock::now());
+  save(x);
+  if (!job.end && is_here(job)) {
+    if (std::holds_alternative<no_driver>(x.driver))
+      x.driver = dead_driver{clock::now()};
+    return;
+  }
+  if (auto* running = std::get_if<running_driver>(&x.driver)) {
+    running->meaning = running_driver::superseded{};
+    supervisor_->kill(running->pid, SIGKILL);
+  } else if (!std::holds_alternative<starting_driver>(x.driver)) {
+    x.driver = no_driver{};
+  }
+}
+
+void job_host::look(entry& x) {
+  const auto now = clock::now();
+  if (const auto* awaited = std::get_if<awaited_driver>(&x.driver);
+      awaited != nullptr && (awaited->unasked.empty() || awaited->until <= now))
+    x.driver = dead_driver{now};
+  if (!x.watch.takes_over(x.job, now))
+    return;
+  say(fmt::format("nobody has heard {} for {:.1f} s: takes job {} over", x.job.host,
+                  std::chrono::duration<double>(x.watch.host_silent_for(now)).count(), x.job.what.name));
+  ++x.job.term;
+  x.job.host = how_.address;
+  x.driver = dead_driver{now};
+  save(x);
+}
+
+// -- drivers ----------------------------------------------------------------------------------------------------------
+
+void job_host::work(const std::stop_token& stop) {
+  auto lock = std::unique_lock{mutex_};
+  while (!stop.stop_requested()) {
+    auto next = clock::now() + longest_sleep;
+    for (auto& [name, x] : jobs_) {
+      look(x);
+      if (const auto* dead = std::get_if<dead_driver>(&x.driver)) {
+        if (dead->until <= clock::now())
+          start(x);
+        else
+          next = std::min(next, dead->until);
+      }
+    }
+    is_news_ = false;
+    std::ignore = wake_.wait_until(lock, stop, next, [&] { return is_news_; });
+  }
+}
+
+expected<program_file> job_host::open_program(const job_record& job) const {
+  TROUPE_TRY(const auto path, std::visit(path_of_program{job.arguments.front()}, how_.programs));
+  auto program = program_file::open(path.string());
+  if (!program)
+    return fail(program.error().code, fmt::format("{} (on the node {})", program.error().message, how_.address));
+  return program;
+}
+
+expected<process_spec> job_host::specification_of(const job_record& job, const program_file& program) const {
+  process_spec result;
+  result.program_fd = program.fd();
+  result.program = program.identity().path;
+  result.argv = job.arguments;
+  result.argv.front() = program.identity().path;
+  result.directory = job.directory.empty() ? directory_->of(job.name).string() : job.directory.string();
+  auto code = std::error_code{};
+  if (!fs::is_directory(result.directory, code))
+    return fail(errc::not_found,
+                fmt::format("there is no directory {} on the node {}", result.directory, how_.address));
+  auto variables = job.environment;
+  variables[job_variable] = to_text(job_context{job.name,
+                                                {how_.address},
+                                                how_.insecure,
+                                                how_.keys,
+                                                job.mirror,
+                                                job.time_limit,
+                                                directory_->list_of_runs(job.name)});
+  result.env = environment_with(variables);
+  return result;
+}
+
+void job_host::start(entry& x) {
+  const auto name = x.job.what.name;
+  auto opened = open_program(x.job.what);
+  if (!opened)
+    return conclude(x, {job_outcome::failed, 1, opened.error().message, 0});
+  // Stays open until the process executes it.
+  const auto program = std::make_shared<const program_file>(std::move(*opened));
+  auto what = specification_of(x.job.what, *program);
+  if (!what)
+    return conclude(x, {job_outcome::failed, 1, what.error().message, 0});
+  x.driver = starting_driver{};
+  supervisor_->start_soon(std::move(*what),
+                          [this, name, program](const expected<pid_t>& pid) { on_started(name, pid); });
+}
+
+void job_host::on_started(const std::string& name, const expected<pid_t>& pid) {
+  const auto lock = std::lock_guard{mutex_};
+  auto& x = jobs_.at(name);
+  if (!pid)
+    return conclude(x, {job_outcome::failed, 1, "its driver cannot be started: " + pid.error().message, 0});
+  drivers_[*pid] = name;
+  x.driver = running_driver{*pid};
+  x.restarts.on_start(clock::now());
+  say(fmt::format("has started the driver of job {} (process {})", name, *pid));
+  // Meanwhile another node may have the job, or it may have ended.
+  if (x.job.end || !is_here(x.job)) {
+    std::get<running_driver>(x.driver).meaning = running_driver::superseded{};
+    supervisor_->kill(*pid, SIGKILL);
+  }
+}
+
+void job_host::on_exit(const exit_report& how) {
+  const auto lock = std::lock_guard{mutex_};
+  const auto whose = drivers_.extract(how.pid);
+  if (!whose)
+    return;
+  auto& x = jobs_.at(whose.mapped());
+  const auto meaning = std::get<running_driver>(x.driver).meaning;
+  if (std::holds_alternative<running_driver::superseded>(meaning)) {
+    x.driver = no_driver{};
+    return;
+  }
+  auto next = x.restarts.on_exit(how, std::holds_alternative<running_driver::told_to_end>(meaning), clock::now());
+  auto* end = std::get_if<job_end>(&next);
+  if (const auto* moves = std::get_if<running_driver::moves>(&meaning);
+      moves != nullptr && (end == nullptr || end->outcome == job_outcome::stopped))
+    return move(x, moves->to);
+  if (end != nullptr)
+    return conclude(x, std::move(*end));
+  const auto again = std::get<driver_restarts::start_again>(next).at;
+  say(fmt::format("the driver of job {} was {}: it is started again in {:.1f} s", x.job.what.name, how.describe(),
+                  std::chrono::duration<double>(again - clock::now()).count()));
+  x.driver = dead_driver{again};
+  wake();
+}
+
+void job_host::conclude(entry& x, job_end end) {
+  end.at = milliseconds_now();
+  say(fmt::format("job {} has ended: {}{}", x.job.what.name, to_string(end.outcome),
+                  end.reason.empty() ? "" : ", " + end.reason));
+  x.driver = no_driver{};
+  x.job.end = std::move(end);
+  x.informed.clear();
+  save(x);
+}
+
+void job_host::save(const entry& x) const {
+  if (const auto saved = directory_->save(x.job); !saved)
+    say(fmt::format("warning: job {} is not on disk as it is: {}", x.job.what.name, saved.error().message));
+}
+
+void job_host::wake() {
+  is_news_ = true;
+  wake_.notify_all();
+}
+
+void job_host::say(const std::string& line) const {
+  if (how_.log)
+    how_.log(line);
+}
+
+} // namespace troupe::runtime

@@ -1,0 +1,320 @@
+#include "scratch_runs.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <doctest/doctest.h>
+#include <set>
+#include <string>
+#include <vector>
+
+// Jobs on caf-nodes on loopback, as `troupe submit` makes them and the other commands watch and steer them.
+
+using namespace troupe::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+class jobs {
+ public:
+  scratch_runs here;
+
+  [[nodiscard]] running_node start_node(const std::string& state, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"--state", here.path(state).string(), "--program-dir", scratch_runs::programs()});
+    return here.start_node(std::move(more));
+  }
+
+  [[nodiscard]] std::vector<std::string> command(std::vector<std::string> words, const std::string& cluster) const {
+    words.insert(words.begin(), program(TROUPE_TOOL));
+    words.insert(words.begin() + 2, {"--cluster", cluster});
+    return words;
+  }
+
+  outcome troupe(const std::string& cluster, std::vector<std::string> words) {
+    return here.run(command(std::move(words), cluster));
+  }
+
+  /// A small charlm run as a job; `more` takes precedence.
+  outcome submit(const std::string& cluster, const std::string& name, std::vector<std::string> more = {},
+                 std::vector<std::string> options = {}) {
+    std::vector<std::string> words{"submit", "--name", name};
+    words.insert(words.end(), options.begin(), options.end());
+    words.emplace_back("--");
+    auto arguments = here.charlm({}, std::move(more));
+    arguments.front() = "charlm";
+    // Its runs are the node's, and named after the job.
+    const auto storage = std::ranges::find(arguments, "--storage");
+    arguments.erase(storage, storage + 2);
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return troupe(cluster, std::move(words));
+  }
+
+  [[nodiscard]] nlohmann::json status(const std::string& cluster, const std::string& name) {
+    const auto ran = troupe(cluster, {"status", name, "--json"});
+    return nlohmann::json::parse(ran.out, nullptr, false);
+  }
+
+  [[nodiscard]] std::uint64_t step(const std::string& cluster, const std::string& name) {
+    const auto now = status(cluster, name);
+    return now.is_object() ? now.value("step", std::uint64_t{0}) : 0;
+  }
+
+  /// The driver processes of jobs.
+  [[nodiscard]] std::vector<pid_t> drivers() const {
+    auto result = here.processes();
+    std::erase_if(result, [](pid_t pid) {
+      const auto variables = environment_of(pid);
+      return !variables.contains("TROUPE_JOB") || variables.contains("TROUPE_WORKER");
+    });
+    return result;
+  }
+
+  [[nodiscard]] nlohmann::json result_in(const std::string& state, const std::string& name) const {
+    return nlohmann::json::parse(read_file(here.path(state) / name / "runs" / name / "result.json"));
+  }
+};
+
+} // namespace
+
+TEST_CASE_FIXTURE(jobs, "a node runs a job, and other processes watch it, read what it writes, and see it end") {
+  const auto node = start_node("state");
+  CHECK_FALSE(std::filesystem::exists(here.path("state")));
+  CHECK(contains(troupe(node.address, {"runs"}).out, "the cluster has no jobs"));
+  const auto submitted = submit(node.address, "night", {"--steps", "3000", "--workers", "2"});
+  INFO(submitted.err);
+  REQUIRE(submitted.status == exit_status{0, {}});
+  CHECK(submitted.out == "job night is on " + node.address + "\n");
+  CHECK(becomes_true([&] { return step(node.address, "night") > 5; }));
+  const auto listed = nlohmann::json::parse(troupe(node.address, {"runs", "--json"}).out);
+  REQUIRE(listed["jobs"].size() == 1);
+  CHECK(listed["jobs"][0]["name"] == "night");
+  CHECK(listed["jobs"][0]["state"] == "running");
+  CHECK(listed["jobs"][0]["node"] == node.address);
+  // The name is taken while it runs.
+  const auto again = submit(node.address, "night");
+  CHECK(again.status == exit_status{1, {}});
+  CHECK(contains(again.err, "job night runs already, on " + node.address));
+  const auto watched = troupe(node.address, {"watch", "night"});
+  INFO(watched.out << watched.err);
+  CHECK(watched.status == exit_status{0, {}});
+  CHECK(contains(watched.out, "completed"));
+  CHECK(becomes_true([&] { return drivers().empty(); }));
+  const auto alone = here.run(here.charlm("alone", {"--steps", "3000", "--workers", "1"}));
+  REQUIRE(alone.status == exit_status{0, {}});
+  CHECK(result_in("state", "night")["state_sha256"] == here.result("alone")["state_sha256"]);
+  CHECK(status(node.address, "night")["state"] == "completed");
+  for (const auto* command : {"plot", "report"}) {
+    const auto drawn = command == std::string{"plot"} ? troupe(node.address, {"plot", "night"})
+                                                      : troupe(node.address, {"report", "night", "-o", "-"});
+    INFO(drawn.err);
+    CHECK(drawn.status == exit_status{0, {}});
+    CHECK(contains(drawn.out, "loss"));
+  }
+  const auto unknown = troupe(node.address, {"status", "nobody"});
+  CHECK(unknown.status == exit_status{2, {}});
+  CHECK(contains(unknown.err, "the cluster has no job nobody; it has night"));
+}
+
+TEST_CASE_FIXTURE(jobs, "a driver that is killed is started again, and goes on with the same workers and bits") {
+  const auto first = start_node("first");
+  const auto second = here.start_node(
+      {"--join", first.address, "--program-dir", scratch_runs::programs(), "--state", here.path("second").string()});
+  REQUIRE(becomes_true([&] {
+    return nlohmann::json::parse(troupe(first.address, {"nodes", "--json"}).out).size() == 2;
+  }));
+  const auto submitted = submit(first.address, "run", {"--steps", "20000", "--workers", "2", "--placement", "spread"},
+                                {"--node", second.address});
+  INFO(submitted.err);
+  REQUIRE(submitted.status == exit_status{0, {}});
+  auto watching = here.start(command({"watch", "run"}, first.address));
+  REQUIRE(becomes_true([&] { return step(first.address, "run") > 50; }));
+  const auto workers = here.workers();
+  CHECK(workers.size() == 2);
+  for (auto kill = 0; kill < 2; ++kill) {
+    const auto before = drivers();
+    REQUIRE(before.size() == 1);
+    const auto reached = step(first.address, "run");
+    send_signal(before[0], SIGKILL);
+    REQUIRE(becomes_true([&] { return !drivers().empty() && drivers() != before; }));
+    CHECK(becomes_true([&] { return step(first.address, "run") > reached + 20; }));
+    CHECK(here.workers() == workers);
+  }
+  CHECK(watching.wait(3 * hang_limit) == exit_status{0, {}});
+  const auto result = result_in("second", "run");
+  CHECK(result["status"] == "completed");
+  CHECK(result["failures"].empty());
+  for (const auto& each : result["generations"])
+    CHECK(each["reason"] == "the driver was started again");
+  const auto alone = here.run(here.charlm("alone", {"--steps", "20000", "--workers", "1"}));
+  REQUIRE(alone.status == exit_status{0, {}});
+  CHECK(result["state_sha256"] == here.result("alone")["state_sha256"]);
+}
+
+TEST_CASE_FIXTURE(jobs,
+                  "a job is paused, resized, saved and stopped from afar, and goes on when it is submitted again") {
+  const auto node = start_node("state");
+  REQUIRE(submit(node.address, "run", {"--steps", "1000000", "--workers", "1-2"}).status == exit_status{0, {}});
+  REQUIRE(becomes_true([&] { return step(node.address, "run") > 5; }));
+  const auto steer = [&](std::vector<std::string> words) {
+    // The cluster's option comes behind the second word.
+    words.insert(words.begin(), program(TROUPE_TOOL));
+    words.insert(words.end(), {"--cluster", node.address});
+    return here.run(std::move(words));
+  };
+  auto ran = steer({"run", "pause", "run"});
+  INFO(ran.out << ran.err);
+  CHECK(ran.status == exit_status{0, {}});
+  CHECK(contains(ran.out, "paused after step"));
+  CHECK(status(node.address, "run")["state"] == "paused");
+  CHECK(steer({"run", "resume", "run"}).status == exit_status{0, {}});
+  CHECK(steer({"run", "resize", "run", "2"}).status == exit_status{0, {}});
+  CHECK(becomes_true([&] { return here.workers().size() == 2; }));
+  ran = steer({"checkpoint", "now", "run"});
+  INFO(ran.out << ran.err);
+  CHECK(ran.status == exit_status{0, {}});
+  CHECK(contains(ran.out, "/checkpoints/step-"));
+  ran = steer({"stop", "run"});
+  INFO(ran.out << ran.err);
+  CHECK(ran.status == exit_status{0, {}});
+  CHECK(becomes_true([&] { return drivers().empty() && here.workers().empty(); }));
+  const auto stopped = result_in("state", "run");
+  CHECK(stopped["status"] == "stopped");
+  const auto steps = stopped["steps"].get<std::uint64_t>();
+  CHECK(steer({"stop", "run"}).status == exit_status{0, {}});
+  // The same job again goes on from there.
+  ran = submit(node.address, "run", {"--steps", std::to_string(steps + 10), "--workers", "1"}, {"--watch"});
+  INFO(ran.out << ran.err);
+  CHECK(ran.status == exit_status{0, {}});
+  CHECK(result_in("state", "run")["resumed_from_step"] == steps);
+}
+
+TEST_CASE_FIXTURE(jobs, "a job ends with its driver's words where its program fails, and one that no node can run is "
+                        "refused") {
+  const auto node = start_node("state");
+  auto ran = submit(node.address, "wrong", {"--text", here.path("no-such-text").string()}, {"--watch"});
+  INFO(ran.out << ran.err);
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.out + ran.err, "no-such-text"));
+  CHECK(contains(read_file(here.path("state") / "wrong" / "driver.log"), "no-such-text"));
+  CHECK(contains(troupe(node.address, {"logs", "wrong", "--driver"}).out, "no-such-text"));
+  ran = troupe(node.address, {"submit", "--", "no-such-program"});
+  CHECK(ran.status == exit_status{1, {}});
+  CHECK(contains(ran.err, "no-such-program"));
+  CHECK(contains(ran.err, node.address));
+  ran = troupe(node.address, {"submit", "--name", "../x", "--", "charlm"});
+  CHECK(ran.status == exit_status{2, {}});
+  ran = troupe(node.address, {"submit", "--node", "127.0.0.1:1", "--", "charlm"});
+  CHECK(ran.status == exit_status{1, {}});
+  ran = here.run({program(TROUPE_TOOL), "submit", "--", "charlm"});
+  CHECK(ran.status == exit_status{2, {}});
+  CHECK(contains(ran.err, "TROUPE_CLUSTER"));
+}
+
+TEST_CASE_FIXTURE(jobs, "a node that is started again goes on with its jobs, and two nodes share no state") {
+  auto node = start_node("state");
+  REQUIRE(submit(node.address, "run", {"--steps", "20000", "--workers", "1", "--checkpoint-every", "100"}).status ==
+          exit_status{0, {}});
+  REQUIRE(becomes_true([&] { return step(node.address, "run") > 250; }));
+  auto refused = here.start({program(TROUPE_CAF_NODE), "--state", here.path("state").string()});
+  CHECK(refused.wait() == exit_status{1, {}});
+  CHECK(contains(refused.err(), "another caf-node's"));
+  node.process.signal(SIGKILL);
+  node.process.wait();
+  CHECK(becomes_true([&] { return drivers().empty(); }));
+  const auto again = start_node("state", {"--listen", node.address});
+  const auto watched = troupe(node.address, {"watch", "run"});
+  INFO(watched.out << watched.err);
+  CHECK(watched.status == exit_status{0, {}});
+  const auto result = result_in("state", "run");
+  CHECK(result["status"] == "completed");
+  CHECK(result["resumed_from_step"].get<std::uint64_t>() >= 100);
+}
+
+TEST_CASE_FIXTURE(jobs, "another node goes on with a job from its mirror when the host of its driver is lost, and the "
+                        "lost one leaves it alone when it comes back") {
+  const std::vector<std::string> soon{"--take-over-after", "1"};
+  auto first = start_node("first", soon);
+  auto join = soon;
+  join.insert(join.end(), {"--join", first.address});
+  const auto second = start_node("second", join);
+  const auto third = start_node("third", join);
+  REQUIRE(becomes_true([&] {
+    return nlohmann::json::parse(troupe(second.address, {"nodes", "--json"}).out).size() == 3;
+  }));
+  const auto submitted =
+      submit(second.address, "run", {"--steps", "20000", "--workers", "2", "--checkpoint-every", "200"},
+             {"--node", first.address, "--mirror", here.path("mirror").string()});
+  INFO(submitted.err);
+  REQUIRE(submitted.status == exit_status{0, {}});
+  CHECK(contains(submitted.out, "goes on elsewhere if that host is lost"));
+  REQUIRE(becomes_true([&] { return std::filesystem::exists(here.path("mirror") / "run" / "checkpoints"); }));
+  REQUIRE(becomes_true([&] { return step(second.address, "run") > 900; }));
+  auto watching = here.start(command({"watch", "run"}, second.address));
+  first.process.signal(SIGKILL);
+  first.process.wait();
+  const auto host = [&] {
+    const auto ran = troupe(second.address, {"runs", "--json"});
+    INFO(ran.out << ran.err);
+    const auto listed = nlohmann::json::parse(ran.out, nullptr, false);
+    REQUIRE(listed.is_object());
+    REQUIRE(listed["jobs"].size() == 1);
+    return listed["jobs"][0]["node"].get<std::string>();
+  };
+  REQUIRE(becomes_true([&] { return host() != first.address; }));
+  const auto other = host();
+  REQUIRE(becomes_true([&] { return step(second.address, "run") > 900; }));
+  const auto started = drivers();
+  // The node with the earlier term comes back, and hears of the later one before it starts a driver.
+  const auto again = start_node("first", {"--listen", first.address, "--join", second.address});
+  CHECK(becomes_true([&] { return contains(again.process.err(), "this node gives it up"); }));
+  CHECK(drivers() == started);
+  // Who watches it follows it.
+  const auto watched = watching.wait(3 * hang_limit);
+  INFO(watching.out() << watching.err());
+  CHECK(watched == exit_status{0, {}});
+  CHECK(contains(watching.out(), "another node takes the job over"));
+  const auto result = result_in(other == second.address ? "second" : "third", "run");
+  CHECK(result["status"] == "completed");
+  CHECK(result["resumed_from_step"].get<std::uint64_t>() >= 200);
+  const auto alone = here.run(here.charlm("alone", {"--steps", "20000", "--workers", "1"}));
+  REQUIRE(alone.status == exit_status{0, {}});
+  CHECK(result["state_sha256"] == here.result("alone")["state_sha256"]);
+  // All keepers know of the end.
+  CHECK(becomes_true([&] {
+    for (const auto& state : {"first", "second", "third"})
+      if (!contains(read_file(here.path(state) / "run" / "job.json"), "\"completed\""))
+        return false;
+    return true;
+  }));
+}
+
+TEST_CASE_FIXTURE(jobs, "a node that ends hands its jobs over after a checkpoint, and stops those that cannot move") {
+  auto first = start_node("first");
+  const auto second = start_node("second", {"--join", first.address});
+  REQUIRE(becomes_true([&] {
+    return nlohmann::json::parse(troupe(second.address, {"nodes", "--json"}).out).size() == 2;
+  }));
+  REQUIRE(submit(second.address, "moves", {"--steps", "1000000", "--workers", "1"},
+                 {"--node", first.address, "--mirror", here.path("mirror").string()})
+              .status == exit_status{0, {}});
+  REQUIRE(submit(second.address, "stays", {"--steps", "1000000", "--workers", "1"}, {"--node", first.address}).status ==
+          exit_status{0, {}});
+  REQUIRE(becomes_true([&] { return step(first.address, "moves") > 50 && step(first.address, "stays") > 50; }));
+  REQUIRE(becomes_true([&] { return std::filesystem::exists(here.path("second") / "moves" / "job.json"); }));
+  first.process.signal(SIGTERM);
+  CHECK(first.process.wait() == exit_status{0, {}});
+  INFO(first.process.err());
+  const auto saved = result_in("first", "moves")["steps"].get<std::uint64_t>();
+  CHECK(saved > 50);
+  CHECK(becomes_true([&] { return step(second.address, "moves") > saved; }));
+  CHECK(troupe(second.address, {"stop", "moves"}).status == exit_status{0, {}});
+  CHECK(result_in("second", "moves")["resumed_from_step"] == saved);
+  // The other one waits for its node.
+  CHECK(contains(troupe(second.address, {"status", "stays"}).err, "has no job stays"));
+  const auto again = start_node("first", {"--listen", first.address});
+  const auto stopped = result_in("first", "stays")["steps"].get<std::uint64_t>();
+  CHECK(becomes_true([&] { return step(again.address, "stays") > stopped; }));
+  INFO(again.process.err());
+  CHECK(troupe(again.address, {"stop", "stays"}).status == exit_status{0, {}});
+  CHECK(result_in("first", "stays")["resumed_from_step"] == stopped);
+}

@@ -31,6 +31,7 @@ job_record sample() {
           .mirror = "rclone:s3:runs",
           .is_shared = true,
           .time_limit = 90s,
+          .wait_for_resources = 5s,
           .keepers = {"10.0.0.1:4000", "10.0.0.2:4000"},
           .submitter = "ada@desk",
           .submitted = 1'700'000'000'000};
@@ -199,7 +200,7 @@ TEST_CASE("bytes survive base64") {
 }
 
 TEST_CASE("a hosted driver's configuration gets what the program left open") {
-  const job_context job{"night", {"10.0.0.1:4000"}, false, "/keys", "/mirror", 90s, "/jobs/night/runs.jsonl"};
+  const job_context job{"night", {"10.0.0.1:4000"}, false, "/keys", "/mirror", 90s, 5s, "/jobs/night/runs.jsonl"};
   CHECK(parse_job_context(to_text(job)).value() == job);
   CHECK_FALSE(parse_job_context("{}"));
   CHECK_FALSE(parse_job_context("?"));
@@ -210,6 +211,7 @@ TEST_CASE("a hosted driver's configuration gets what the program left open") {
   CHECK(open.cluster.keys == job.keys);
   CHECK(open.checkpoint.mirror.to == "/mirror");
   CHECK(open.run.time_limit == 90s);
+  CHECK(open.scaling.wait_for_resources == 5s);
   trainer_config said;
   said.run.name = "own";
   said.cluster.nodes = {"10.0.0.9:4000"};

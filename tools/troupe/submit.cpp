@@ -30,6 +30,7 @@ struct arguments {
   runtime::job_record job;
   std::string node;
   std::uint64_t time_limit_s = 0;
+  std::uint64_t wait_s = 0;
   bool follows = false;
   output_format output = output_format::text;
 };
@@ -57,6 +58,7 @@ expected<runtime::submitted_job> hand_in(const arguments& given) {
   job.submitted =
       static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count());
   job.time_limit = std::chrono::seconds{given.time_limit_s};
+  job.wait_for_resources = std::chrono::seconds{given.wait_s};
   auto node = given.node;
   if (const auto where = parse_endpoint(node); !node.empty() && (!where || where->port == 0)) {
     TROUPE_TRY(const auto members, runtime::list_members(given.cluster.entries, given.cluster.access));
@@ -115,6 +117,9 @@ void add_submit(CLI::App& app, command& chosen) {
   added->add_option("--time-limit", given->time_limit_s,
                     "Seconds after which runs that have no limit of their own "
                     "take a checkpoint and stop (default: none)");
+  added->add_option("--wait", given->wait_s,
+                    "Seconds for which runs that have no time of their own wait for resources that others have leased "
+                    "(default: they fail at once)");
   added->add_flag("--watch", given->follows, "Show what it does until it ends; Ctrl-C leaves the job alone");
   added->add_flag_callback(
       "--json", [given] { given->output = output_format::json; }, "Print JSON, for scripts");

@@ -14,8 +14,13 @@ namespace troupe::runtime {
 using nlohmann::json;
 
 std::string to_text(const job_context& job) {
-  return json{{"name", job.name},          {"cluster", job.cluster}, {"insecure", job.insecure},
-              {"keys", job.keys.string()}, {"mirror", job.mirror},   {"time_limit_ms", job.time_limit.count()},
+  return json{{"name", job.name},
+              {"cluster", job.cluster},
+              {"insecure", job.insecure},
+              {"keys", job.keys.string()},
+              {"mirror", job.mirror},
+              {"time_limit_ms", job.time_limit.count()},
+              {"wait_ms", job.wait_for_resources.count()},
               {"runs", job.runs.string()}}
       .dump();
 }
@@ -29,6 +34,7 @@ expected<job_context> parse_job_context(const std::string& text) {
                        parsed.at("keys").get<std::string>(),
                        parsed.at("mirror").get<std::string>(),
                        std::chrono::milliseconds{parsed.at("time_limit_ms").get<std::uint64_t>()},
+                       std::chrono::milliseconds{parsed.at("wait_ms").get<std::uint64_t>()},
                        parsed.at("runs").get<std::string>()};
   } catch (const std::exception& x) {
     return fail(errc::invalid_argument,
@@ -49,6 +55,8 @@ void complete(trainer_config& config, const job_context& job) {
     config.checkpoint.mirror.to = job.mirror;
   if (config.run.time_limit.count() == 0)
     config.run.time_limit = job.time_limit;
+  if (config.scaling.wait_for_resources.count() == 0)
+    config.scaling.wait_for_resources = job.wait_for_resources;
 }
 
 expected<void> complete_for_job(trainer_config& config) {

@@ -22,6 +22,7 @@ struct job_context {
   std::filesystem::path keys;
   std::string mirror;
   std::chrono::milliseconds time_limit{0};
+  std::chrono::milliseconds wait_for_resources{0};
   /// The file that gets a line for each run.
   std::filesystem::path runs;
 
@@ -31,7 +32,7 @@ struct job_context {
 [[nodiscard]] std::string to_text(const job_context& job);
 [[nodiscard]] expected<job_context> parse_job_context(const std::string& text);
 
-/// Fills in what the program has left open: the run's name, its nodes, mirror and time limit.
+/// Fills in what the program has left open: the run's name, its nodes, mirror and times.
 void complete(trainer_config& config, const job_context& job);
 
 /// The same with the context in this process's environment, if there is one. Fails for one that cannot be read.

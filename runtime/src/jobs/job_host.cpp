@@ -157,6 +157,8 @@ expected<known_job> job_host::submit(const job_record& what) {
   TROUPE_TRY(validate(what));
   TROUPE_TRY(std::ignore, open_program(what));
   const auto lock = std::lock_guard{mutex_};
+  if (is_leaving_)
+    return fail(errc::unsatisfiable, fmt::format("the node {} ends", how_.address));
   TROUPE_TRY(open());
   const auto known = jobs_.find(what.name);
   if (known != jobs_.end() && !known->second.job.end)
@@ -202,6 +204,7 @@ expected<known_job> job_host::end(const std::string& name, bool at_once) {
 
 void job_host::hand_over(bool node_ends) {
   const auto lock = std::lock_guard{mutex_};
+  is_leaving_ = is_leaving_ || node_ends;
   for (auto& [name, x] : jobs_) {
     if (x.job.end || !is_here(x.job))
       continue;
@@ -349,6 +352,8 @@ void job_host::work(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     auto next = clock::now() + longest_sleep;
     for (auto& [name, x] : jobs_) {
+      if (is_leaving_)
+        break;
       look(x);
       if (const auto* dead = std::get_if<dead_driver>(&x.driver)) {
         if (dead->until <= clock::now())
@@ -388,6 +393,7 @@ expected<process_spec> job_host::specification_of(const job_record& job, const p
                                                 how_.keys,
                                                 job.mirror,
                                                 job.time_limit,
+                                                job.wait_for_resources,
                                                 directory_->list_of_runs(job.name)});
   result.env = environment_with(variables);
   return result;

@@ -165,6 +165,8 @@ class job_host {
   mutable std::mutex mutex_;
   std::condition_variable_any wake_;
   bool is_news_ = false;
+  /// The node ends: no driver is started any more.
+  bool is_leaving_ = false;
   /// A keeper has said something.
   std::condition_variable told_;
   /// Nothing before the first job.

@@ -63,6 +63,7 @@ known_job job_in(const json& text) {
   what.mirror = text.value("mirror", std::string{});
   what.is_shared = text.value("shared", false);
   what.time_limit = std::chrono::milliseconds{text.value("time_limit_ms", std::uint64_t{0})};
+  what.wait_for_resources = std::chrono::milliseconds{text.value("wait_ms", std::uint64_t{0})};
   what.keepers = text.value("keepers", std::vector<std::string>{});
   what.submitter = text.value("submitter", std::string{});
   what.submitted = text.value("submitted", std::uint64_t{0});
@@ -115,8 +116,8 @@ expected<void> validate(const job_record& job) {
     return fail(errc::invalid_argument,
                 fmt::format("job {} has a directory that nodes share (--shared), and does not name it (--directory)",
                             job.name));
-  if (job.time_limit < std::chrono::milliseconds{0})
-    return fail(errc::invalid_argument, fmt::format("the time limit of job {} is negative", job.name));
+  if (std::min(job.time_limit, job.wait_for_resources) < std::chrono::milliseconds{0})
+    return fail(errc::invalid_argument, fmt::format("a time of job {} is negative", job.name));
   return {};
 }
 
@@ -129,6 +130,7 @@ json describe(const known_job& job) {
               {"mirror", what.mirror},
               {"shared", what.is_shared},
               {"time_limit_ms", what.time_limit.count()},
+              {"wait_ms", what.wait_for_resources.count()},
               {"keepers", what.keepers},
               {"submitter", what.submitter},
               {"submitted", what.submitted},

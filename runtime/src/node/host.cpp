@@ -310,6 +310,7 @@ class node_host::impl {
   /// Asks the drivers to move their workers away. Sets `drained_` when none is left or the grace period is over.
   void drain(std::chrono::milliseconds grace) {
     jobs_->jobs().hand_over(true);
+    grace_ends_ = std::chrono::steady_clock::now() + grace;
     system_.spawn([node = node_, grace, done = drained_](caf::event_based_actor* self) {
       auto finish = [done] { *done = true; };
       self->request(node, caf::infinite, actors::drain_request{static_cast<std::uint64_t>(grace.count())})
@@ -342,6 +343,7 @@ class node_host::impl {
   std::shared_ptr<node_monitor> monitor_;
   endpoint address_;
   resources offered_;
+  std::chrono::steady_clock::time_point grace_ends_;
   std::shared_ptr<std::atomic<bool>> drained_ = std::make_shared<std::atomic<bool>>(false);
 };
 
@@ -370,7 +372,7 @@ void node_host::drain(std::chrono::milliseconds grace) {
 }
 
 bool node_host::drained() const noexcept {
-  return *impl_->drained_ && !impl_->jobs_->jobs().is_busy();
+  return *impl_->drained_ && (!impl_->jobs_->jobs().is_busy() || std::chrono::steady_clock::now() > impl_->grace_ends_);
 }
 
 std::optional<endpoint> node_host::metrics_address() const {

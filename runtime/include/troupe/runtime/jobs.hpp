@@ -34,6 +34,8 @@ struct job_record {
   bool is_shared = false;
   /// Of runs that have none: see `run_config::time_limit`. 0: none.
   std::chrono::milliseconds time_limit{0};
+  /// Of runs that have none: see `scaling_config::wait_for_resources`.
+  std::chrono::milliseconds wait_for_resources{0};
   /// The addresses of the nodes that may host its driver. The first was given the job.
   std::vector<std::string> keepers = {};
   /// USER@HOST, for people.

@@ -3,9 +3,6 @@
 using namespace troupe;
 using namespace troupe::actors;
 using namespace troupe::actors::testing;
-using serialization::read_file;
-using serialization::scratch_directory;
-namespace fs = std::filesystem;
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run takes another size on request, up and down") {
   open(worker_script::until_stopped);

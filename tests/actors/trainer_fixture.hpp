@@ -125,7 +125,7 @@ class trainer_fixture : public actor_fixture {
   }
 
   /// As `open`, on the members of a cluster, of which `list` lists some.
-  void open_cluster(worker_script script, std::vector<std::size_t> listed) {
+  void open_cluster(worker_script script, const std::vector<std::size_t>& listed) {
     open(script);
     addresses_ = std::exchange(config.cluster.nodes, {});
     config.cluster.entry = {"10.0.0.9:4000"};

@@ -3,9 +3,6 @@
 using namespace troupe;
 using namespace troupe::actors;
 using namespace troupe::actors::testing;
-using serialization::read_file;
-using serialization::scratch_directory;
-namespace fs = std::filesystem;
 
 TEST_CASE_FIXTURE(trainer_fixture, "a node that goes silent is given up, and its worker replaced on another") {
   open(worker_script::waits_for_help);

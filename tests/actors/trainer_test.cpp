@@ -4,7 +4,6 @@ using namespace troupe;
 using namespace troupe::actors;
 using namespace troupe::actors::testing;
 using serialization::read_file;
-using serialization::scratch_directory;
 namespace fs = std::filesystem;
 
 TEST_CASE_FIXTURE(trainer_fixture, "a whole run on two nodes: its result, its files, its events") {

@@ -129,7 +129,7 @@ class node_of_job {
     for (const auto until = clock::now() + patience;; std::this_thread::sleep_for(pause)) {
       TROUPE_TRY(auto answer, ask_once(question));
       if (!answer.value("pending", false))
-        return json(std::move(answer));
+        return json(answer);
       if (clock::now() > until)
         return fail(errc::unreachable, fmt::format("the node {} does not get to it within {} s", job_.host,
                                                    std::chrono::seconds{patience}.count()));
@@ -218,8 +218,8 @@ const known_job& job_client::job() const noexcept {
   return impl_->job();
 }
 
-expected<job_client::json> job_client::ask(const std::string& what, json question) {
-  return impl_->ask(what, std::move(question));
+expected<job_client::json> job_client::ask(const std::string& what, const json& question) {
+  return impl_->ask(what, question);
 }
 
 job_client job_client::again() const {

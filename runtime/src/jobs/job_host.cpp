@@ -163,7 +163,7 @@ expected<known_job> job_host::submit(const job_record& what) {
   const auto known = jobs_.find(what.name);
   if (known != jobs_.end() && !known->second.job.end)
     return fail(errc::already_exists, fmt::format("job {} runs already, on {}", what.name, how_.address));
-  const known_job made{what, known != jobs_.end() ? known->second.job.term + 1 : 1, how_.address, {}};
+  known_job made{what, known != jobs_.end() ? known->second.job.term + 1 : 1, how_.address, {}};
   TROUPE_TRY(directory_->save(made));
   add(made).driver = dead_driver{clock::now()};
   say(fmt::format("has job {}, of {}", what.name, what.submitter.empty() ? "somebody" : what.submitter));

@@ -220,7 +220,7 @@ expected<json> job_service::status(const json& question) {
   auto found = find_driver_of(run);
   if (auto* driver = std::get_if<control_client>(&found)) {
     if (auto status = driver->ask(actors::status_question{})) {
-      result["status"] = std::move(*status);
+      result["status"] = *status;
       return result;
     } else {
       found = explain_absence(run, status.error().message);

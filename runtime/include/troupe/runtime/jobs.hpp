@@ -120,7 +120,7 @@ class job_client {
 
   /// The answer of the job's host to {"do": what, ...} (see job_service.hpp). Fails with its refusal; after a failure
   /// it connects anew.
-  [[nodiscard]] expected<json> ask(const std::string& what, json question = json::object());
+  [[nodiscard]] expected<json> ask(const std::string& what, const json& question = json::object());
 
   /// Another connection to the same host.
   [[nodiscard]] job_client again() const;

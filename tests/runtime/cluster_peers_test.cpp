@@ -1,7 +1,7 @@
 #include "listening_node.hpp"
-#include "net/certificates.hpp"
 #include "net/connection.hpp"
-#include "net/key_files.hpp"
+#include "net/keys/certificates.hpp"
+#include "net/keys/key_files.hpp"
 
 #include <processes.hpp>
 #include <scratch_directory.hpp>

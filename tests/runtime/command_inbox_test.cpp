@@ -1,4 +1,4 @@
-#include "worker/command_inbox.hpp"
+#include "worker/life/command_inbox.hpp"
 
 #include <doctest/doctest.h>
 

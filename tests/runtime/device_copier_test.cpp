@@ -1,4 +1,4 @@
-#include "worker/device_copier.hpp"
+#include "worker/state/device_copier.hpp"
 
 #include <doctest/doctest.h>
 #include <fake_device.hpp>

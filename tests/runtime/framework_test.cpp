@@ -1,4 +1,4 @@
-#include "worker/framework_scope.hpp"
+#include "worker/life/framework_scope.hpp"
 
 #include <troupe/error.hpp>
 

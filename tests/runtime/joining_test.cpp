@@ -1,4 +1,4 @@
-#include "worker/data_plane.hpp"
+#include "worker/group/data_plane.hpp"
 #include "worker/session.hpp"
 
 #include <troupe/actors/decisions/regroup.hpp>

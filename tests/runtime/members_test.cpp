@@ -1,6 +1,6 @@
 #include "listening_node.hpp"
-#include "net/member_client.hpp"
-#include "net/member_messages.hpp"
+#include "net/members/member_client.hpp"
+#include "net/members/member_messages.hpp"
 #include "node/membership.hpp"
 
 #include <troupe/runtime/members.hpp>

@@ -1,4 +1,4 @@
-#include "worker/metrics_pusher.hpp"
+#include "worker/life/metrics_pusher.hpp"
 
 #include <doctest/doctest.h>
 

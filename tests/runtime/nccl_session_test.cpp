@@ -1,5 +1,5 @@
 #include "nccl/group.hpp"
-#include "worker/nccl_interface.hpp"
+#include "worker/group/nccl_interface.hpp"
 #include "worker/session.hpp"
 
 #include <troupe/actors/decisions/checkpoint_attempts.hpp>

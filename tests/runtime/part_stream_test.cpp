@@ -1,4 +1,4 @@
-#include "net/part_stream.hpp"
+#include "net/parts/part_stream.hpp"
 
 #include <troupe/collectives/listener.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>

@@ -1,4 +1,4 @@
-#include "worker/redundant_check.hpp"
+#include "worker/step/redundant_check.hpp"
 
 #include <troupe/collectives/summation_tree.hpp>
 

@@ -1,4 +1,4 @@
-#include "worker/snapshot_writer.hpp"
+#include "worker/state/snapshot_writer.hpp"
 
 #include <troupe/serialization/files/digest.hpp>
 

@@ -1,4 +1,4 @@
-#include "worker/state_stager.hpp"
+#include "worker/state/state_stager.hpp"
 
 #include <troupe/collectives/tcp_communicator.hpp>
 

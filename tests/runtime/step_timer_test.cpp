@@ -1,4 +1,4 @@
-#include "worker/step_timer.hpp"
+#include "worker/step/step_timer.hpp"
 
 #include <doctest/doctest.h>
 

@@ -11,7 +11,7 @@
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
 
-#include "worker/command_inbox.hpp"
+#include "worker/life/command_inbox.hpp"
 
 #include <cstdint>
 #include <memory>

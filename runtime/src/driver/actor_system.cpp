@@ -5,7 +5,7 @@
 #include "driver/run_naming.hpp"
 #include "monitoring/monitor.hpp"
 #include "net/connection.hpp"
-#include "net/part_stream.hpp"
+#include "net/parts/part_stream.hpp"
 #include "node/in_process_launcher.hpp"
 #include "node/local_launcher.hpp"
 #include "node/visible_gpus.hpp"

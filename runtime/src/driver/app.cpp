@@ -1,7 +1,7 @@
 #include <troupe/app.hpp>
 
 #include "driver/replay.hpp"
-#include "worker/process.hpp"
+#include "worker/life/process.hpp"
 
 #include <troupe/runtime/program.hpp>
 

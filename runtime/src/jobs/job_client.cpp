@@ -1,8 +1,8 @@
 #include <troupe/runtime/jobs.hpp>
 
 #include "jobs/job_messages.hpp"
-#include "net/member_client.hpp"
-#include "net/member_questions.hpp"
+#include "net/members/member_client.hpp"
+#include "net/members/member_questions.hpp"
 
 #include <troupe/serialization/files/digest.hpp>
 

@@ -1,7 +1,7 @@
 #include "jobs/keeper_links.hpp"
 
-#include "net/member_client.hpp"
-#include "net/member_questions.hpp"
+#include "net/members/member_client.hpp"
+#include "net/members/member_questions.hpp"
 
 #include <troupe/serialization/files/digest.hpp>
 

@@ -3,8 +3,8 @@
 #include "net/basp_guard.hpp"
 #include "net/byte_channel.hpp"
 #include "net/deadline_timer.hpp"
-#include "net/key_source.hpp"
-#include "net/member_session.hpp"
+#include "net/keys/key_source.hpp"
+#include "net/members/member_session.hpp"
 
 #include <caf/intrusive_ptr.hpp>
 #include <caf/io/network/default_multiplexer.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "net/key_source.hpp"
+#include "net/keys/key_source.hpp"
 #include "net/tls_session.hpp"
 
 #include <troupe/collectives/unique_fd.hpp>

@@ -1,8 +1,8 @@
 #include "net/tls_session.hpp"
 
-#include "net/certificates.hpp"
 #include "net/host_name.hpp"
-#include "net/key_files.hpp"
+#include "net/keys/certificates.hpp"
+#include "net/keys/key_files.hpp"
 
 #include <fmt/format.h>
 #include <openssl/bio.h>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "net/key_source.hpp"
-#include "net/member_session.hpp"
+#include "net/keys/key_source.hpp"
+#include "net/members/member_session.hpp"
 #include "net/tls_session.hpp"
 
 #include <caf/io/doorman.hpp>

@@ -1,6 +1,6 @@
 #include "node/entry_links.hpp"
 
-#include "net/member_client.hpp"
+#include "net/members/member_client.hpp"
 
 #include <fmt/format.h>
 

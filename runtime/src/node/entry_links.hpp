@@ -1,6 +1,6 @@
 #pragma once
 
-#include "net/key_source.hpp"
+#include "net/keys/key_source.hpp"
 #include "node/membership.hpp"
 
 #include <troupe/config.hpp>

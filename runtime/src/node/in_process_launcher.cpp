@@ -1,7 +1,7 @@
 #include "node/in_process_launcher.hpp"
 
 #include "process/crash_report.hpp"
-#include "worker/worker_life.hpp"
+#include "worker/life/worker_life.hpp"
 
 #include <troupe/runtime/descriptor_broker.hpp>
 #include <troupe/runtime/process_sample.hpp>

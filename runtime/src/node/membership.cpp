@@ -1,6 +1,6 @@
 #include "node/membership.hpp"
 
-#include "net/member_messages.hpp"
+#include "net/members/member_messages.hpp"
 
 #include <troupe/config.hpp>
 #include <troupe/messages/node.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "jobs/job_service.hpp"
-#include "net/member_session.hpp"
+#include "net/members/member_session.hpp"
 
 #include <troupe/actors/decisions/member_table.hpp>
 #include <troupe/actors/decisions/refusal_log.hpp>

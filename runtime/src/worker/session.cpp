@@ -1,7 +1,7 @@
 #include "worker/session.hpp"
 
 #include "process/debugger.hpp"
-#include "worker/step_loop.hpp"
+#include "worker/step/step_loop.hpp"
 
 #include <troupe/actors/run_directory.hpp>
 

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "worker/activity.hpp"
-#include "worker/checkpointer.hpp"
-#include "worker/command_inbox.hpp"
-#include "worker/driver_client.hpp"
-#include "worker/evaluator.hpp"
-#include "worker/membership.hpp"
-#include "worker/metrics_pusher.hpp"
-#include "worker/step_barrier.hpp"
-#include "worker/step_bucket.hpp"
+#include "worker/group/membership.hpp"
+#include "worker/life/activity.hpp"
+#include "worker/life/command_inbox.hpp"
+#include "worker/life/driver_client.hpp"
+#include "worker/life/metrics_pusher.hpp"
+#include "worker/state/checkpointer.hpp"
+#include "worker/step/evaluator.hpp"
+#include "worker/step/step_barrier.hpp"
+#include "worker/step/step_bucket.hpp"
 
 #include <troupe/messages/begin.hpp>
 #include <troupe/messages/commands.hpp>

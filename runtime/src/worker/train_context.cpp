@@ -1,7 +1,7 @@
 #include <troupe/train_context.hpp>
 
 #include "worker/session.hpp"
-#include "worker/step_driver.hpp"
+#include "worker/step/step_driver.hpp"
 
 #include <algorithm>
 #include <cmath>

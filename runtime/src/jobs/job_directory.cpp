@@ -39,7 +39,12 @@ expected<job_directory> job_directory::open(const fs::path& path) {
     return fail(system_error("cannot write to " + path.string()));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     return fail(errc::busy, fmt::format("{} is another caf-node's: give each its own --state", path.string()));
-  return job_directory{path, std::move(lock)};
+  // Drivers have working directories of their own, and are told where to list their runs.
+  auto code = std::error_code{};
+  auto absolute = fs::absolute(path, code);
+  if (code)
+    return fail(errc::io_error, fmt::format("cannot tell where {} is: {}", path.string(), code.message()));
+  return job_directory{std::move(absolute), std::move(lock)};
 }
 
 std::vector<known_job> job_directory::load(std::vector<std::string>& problems) const {

@@ -386,11 +386,13 @@ expected<process_spec> job_host::specification_of(const job_record& job, const p
   if (!fs::is_directory(result.directory, code))
     return fail(errc::not_found,
                 fmt::format("there is no directory {} on the node {}", result.directory, how_.address));
+  // The driver has a working directory of its own.
+  const auto keys = how_.keys.empty() ? how_.keys : fs::absolute(how_.keys, code);
   auto variables = job.environment;
   variables[job_variable] = to_text(job_context{job.name,
                                                 {how_.address},
                                                 how_.insecure,
-                                                how_.keys,
+                                                keys,
                                                 job.mirror,
                                                 job.time_limit,
                                                 job.wait_for_resources,

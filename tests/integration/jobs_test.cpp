@@ -268,11 +268,10 @@ TEST_CASE_FIXTURE(jobs, "another node goes on with a job from its mirror when th
   const auto again = start_node("first", {"--listen", first.address, "--join", second.address});
   CHECK(becomes_true([&] { return contains(again.process.err(), "this node gives it up"); }));
   CHECK(drivers() == started);
-  // Who watches it follows it.
+  // Who watches it follows it: what the watcher reads in between depends on when it asks.
   const auto watched = watching.wait(3 * hang_limit);
   INFO(watching.out() << watching.err());
   CHECK(watched == exit_status{0, {}});
-  CHECK(contains(watching.out(), "another node takes the job over"));
   const auto result = result_in(other == second.address ? "second" : "third", "run");
   CHECK(result["status"] == "completed");
   CHECK(result["resumed_from_step"].get<std::uint64_t>() >= 200);

@@ -707,7 +707,8 @@ class fake_node : public connected_node {
  public:
   fake_node(caf::actor_system& system, const std::shared_ptr<fake_node_processes>& where, const std::string& host,
             resources capacity = {4, 0})
-      : handle_(spawn_node(system, {"host", host, std::move(capacity), {}}, where->factory())), address_(host + ":4000") {
+      : handle_(spawn_node(system, {"host", host, std::move(capacity), {}}, where->factory())),
+        address_(host + ":4000") {
     where->set_node(handle_);
   }
   ~fake_node() override { caf::anon_send_exit(handle_, caf::exit_reason::user_shutdown); }

@@ -91,6 +91,9 @@ void add_options(CLI::App& app, settings& given) {
       ->check(CLI::ExistingDirectory);
   app.add_option("--state", given.node.state,
                  "Directory of the jobs that this node hosts (default: ~/.local/state/troupe/node-PORT)");
+  app.add_option("--mirror", given.node.mirror,
+                 "Directory in which this node keeps mirrors of runs: drivers name them node:HOST:PORT (default: it "
+                 "keeps none)");
   app.add_option_function<unsigned>(
          "--take-over-after",
          [&given](unsigned seconds) { given.node.take_over_after = std::chrono::seconds{seconds}; },

@@ -169,9 +169,9 @@ void add_resume(CLI::App& app, run_config& run) {
 void add_mirror(CLI::App& app, mirror_config& mirror) {
   auto* to =
       app.add_option("--mirror", mirror.to,
-                     "Also copy checkpoints and results, in the background, to this directory, or to "
-                     "rclone:REMOTE:PATH (S3 and others, as rclone is configured); a run whose directory is lost "
-                     "resumes from there")
+                     "Also copy checkpoints and results, in the background, to this directory, to rclone:REMOTE:PATH "
+                     "(S3 and others, as rclone is configured), or to node:HOST:PORT (a caf-node with --mirror); a "
+                     "run whose directory is lost resumes from there")
           ->type_name("PLACE");
   app.add_option("--mirror-keep", mirror.num_to_keep, "Checkpoints to keep at the mirror")
       ->capture_default_str()

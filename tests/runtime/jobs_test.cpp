@@ -1,10 +1,10 @@
 #include "driver/job_variable.hpp"
-#include "jobs/base64.hpp"
 #include "jobs/driver_restarts.hpp"
 #include "jobs/job_directory.hpp"
 #include "jobs/job_files.hpp"
 #include "jobs/job_messages.hpp"
 #include "jobs/job_watch.hpp"
+#include "net/members/base64.hpp"
 
 #include <scratch_directory.hpp>
 

@@ -51,7 +51,7 @@ std::shared_ptr<membership> make_membership(const std::string& address, std::vec
   auto self = sample();
   self.phase = member_phase::available;
   auto result = std::make_shared<membership>(self, std::move(entries), membership::log_function{});
-  result->open(address, {}, nullptr);
+  result->open(address, {}, {});
   return result;
 }
 

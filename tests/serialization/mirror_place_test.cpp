@@ -5,13 +5,15 @@
 
 using namespace troupe;
 
-TEST_CASE("a mirror is a directory, or a remote and a path of rclone's") {
+TEST_CASE("a mirror is a directory, a remote and a path of rclone's, or a node") {
   for (const auto* place : {"/mnt/mirror", "mirror", "with:colon", "rclone:s3:bucket", "rclone:s3:bucket/a b",
-                            "rclone:s3:", "rclone::local:/tmp/x", "rclone-directory"}) {
+                            "rclone:s3:", "rclone::local:/tmp/x", "rclone-directory", "node:h:4000", "node:h:4000/",
+                            "node:[::1]:4000/runs/a b", "node"}) {
     CAPTURE(place);
     CHECK(validate_mirror_place(place));
   }
-  for (const auto* place : {"", "rclone:", "rclone:s3", "rclone:/tmp", "rclone:--config:x", "rclone::", "a\nb"}) {
+  for (const auto* place : {"", "rclone:", "rclone:s3", "rclone:/tmp", "rclone:--config:x", "rclone::", "a\nb",
+                            "node:", "node:h", "node:h:0", "node:h:4000/../up", "node:h:4000/.x", "node:h:4000//x"}) {
     CAPTURE(place);
     const auto valid = validate_mirror_place(place);
     REQUIRE_FALSE(valid);
@@ -19,6 +21,11 @@ TEST_CASE("a mirror is a directory, or a remote and a path of rclone's") {
   }
   CHECK(rclone_path_of("rclone:s3:bucket/runs") == "s3:bucket/runs");
   CHECK_FALSE(rclone_path_of("/rclone:s3:bucket"));
+  CHECK(node_place_of("node:h:4000/runs/") == node_place{"h:4000", "runs"});
+  CHECK(node_place_of("node:h:4000") == node_place{"h:4000", ""});
+  CHECK_FALSE(node_place_of("rclone:h:4000"));
+  CHECK(is_remote_place("node:h:4000/runs"));
+  CHECK_FALSE(is_remote_place("/node:h:4000"));
 }
 
 TEST_CASE("a run has a place of its own at a mirror") {
@@ -27,6 +34,7 @@ TEST_CASE("a run has a place of its own at a mirror") {
   CHECK(join_mirror_place("/", "digits") == "/digits");
   CHECK(join_mirror_place("rclone:s3:", "digits") == "rclone:s3:digits");
   CHECK(join_mirror_place("rclone:s3:bucket/", "digits") == "rclone:s3:bucket/digits");
+  CHECK(join_mirror_place("node:h:4000", "digits") == "node:h:4000/digits");
 }
 
 TEST_CASE("a place means a run's newest checkpoint, or the one that it names") {
@@ -37,6 +45,8 @@ TEST_CASE("a place means a run's newest checkpoint, or the one that it names") {
   const auto one = mirrored_run{"rclone:s3:bucket/digits", step_id{500}};
   CHECK(parse_mirrored_run("rclone:s3:bucket/digits/checkpoints/step-00000500") == one);
   CHECK(parse_mirrored_run("rclone:s3:bucket/digits/step-00000500/") == one);
+  CHECK(parse_mirrored_run("node:h:4000/digits/checkpoints/step-00000500") ==
+        mirrored_run{"node:h:4000/digits", step_id{500}});
   CHECK(parse_mirrored_run("rclone:s3:digits") == mirrored_run{"rclone:s3:digits", {}});
 }
 

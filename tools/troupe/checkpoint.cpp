@@ -1,6 +1,7 @@
 #include "checkpoint.hpp"
 
 #include "checkpoint/commands.hpp"
+#include "checkpoint/mirror.hpp"
 #include "run.hpp"
 
 #include <command_line.hpp>
@@ -15,7 +16,8 @@ namespace troupe::tool {
 namespace {
 
 constexpr auto where_help = "A run's directory, its checkpoints directory, or the directory of a checkpoint";
-constexpr auto list_help = "A run's directory or another of checkpoints; or a run at a mirror, rclone:REMOTE:PATH/RUN";
+constexpr auto list_help =
+    "A run's directory or another of checkpoints; or a run at a mirror, rclone:REMOTE:PATH/RUN or node:HOST:PORT/RUN";
 constexpr auto one_help = "A checkpoint's directory, or a run's directory, which means its newest checkpoint";
 
 constexpr auto overview =
@@ -48,15 +50,26 @@ std::pair<CLI::App*, std::shared_ptr<Arguments>> add_command(CLI::App& parent, c
   return {added, given};
 }
 
-int list_anywhere(const list_arguments& given) {
-  return rclone_path_of(given.path.string()) ? list_mirror(given) : list(given);
+void add_mirror_access(CLI::App& command, runtime::mirror_access& how) {
+  command.add_option("--rclone", how.rclone, "The program rclone")->capture_default_str();
+  command.add_option("--keys", how.nodes.keys,
+                     "Directory of keys, for a node's mirror (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
+  command.add_flag("--insecure", how.nodes.insecure, "Connect to a node without TLS, as it does");
+}
+
+struct list_options : list_arguments {
+  runtime::mirror_access mirror;
+};
+
+int list_anywhere(const list_options& given) {
+  return is_remote_place(given.path.string()) ? list_mirror(given, given.mirror) : list(given);
 }
 
 void add_readers(CLI::App& parent, command& chosen) {
   auto [ls, listed] =
       add_command(parent, chosen, "ls", "List checkpoints; checks manifests and file sizes", list_anywhere);
   ls->add_option("PATH", listed->path, list_help)->required();
-  ls->add_option("--rclone", listed->rclone, "The program rclone")->capture_default_str();
+  add_mirror_access(*ls, listed->mirror);
 
   auto [shows, shown] = add_command(parent, chosen, "show", "Show the contents of a checkpoint", show);
   shows->add_option("PATH", shown->path, one_help)->required();
@@ -90,11 +103,11 @@ void add_writers(CLI::App& parent, command& chosen) {
       ->add_option(
           "FROM", fetched->from,
           "A run's place at a mirror, which means its newest checkpoint, or that of a checkpoint: a directory, "
-          "or rclone:REMOTE:PATH/RUN")
+          "rclone:REMOTE:PATH/RUN or node:HOST:PORT/RUN")
       ->required();
   fetches->add_option("TO", fetched->to, "The directory that gets step-...; it need not exist")->required();
   fetches->add_option("--step", fetched->step, "The checkpoint of this step in FROM instead of the newest");
-  fetches->add_option("--rclone", fetched->rclone, "The program rclone")->capture_default_str();
+  add_mirror_access(*fetches, fetched->mirror);
 
   auto [imports, imported] =
       add_command(parent, chosen, "import", "Make a checkpoint from a safetensors or NPY file", import_file);

@@ -112,8 +112,8 @@ void add_submit(CLI::App& app, command& chosen) {
       [given](const std::string& name, const std::string& value) { given->job.environment[name] = value; },
       "A variable for the program");
   added->add_option("--mirror", given->job.mirror,
-                    "A second place for the checkpoints of runs that name none: a directory or rclone:REMOTE:PATH. "
-                    "From there another node goes on with the job when the host of its driver is lost");
+                    "A second place for the checkpoints of runs that name none: a directory, rclone:REMOTE:PATH or "
+                    "node:HOST:PORT. From there another node goes on with the job when the host of its driver is lost");
   added->add_option("--time-limit", given->time_limit_s,
                     "Seconds after which runs that have no limit of their own "
                     "take a checkpoint and stop (default: none)");

@@ -90,7 +90,7 @@ expected<fetched_other> fetch_other(const run_directory& directory, const std::s
 expected<void> prepare_mirror(mirror_storage& mirror, const run_directory& directory, const run_config& run,
                               const start_sources& from) {
   auto ignored = std::error_code{};
-  if (!rclone_path_of(mirror.place()) && fs::equivalent(directory.root(), mirror.place(), ignored))
+  if (!is_remote_place(mirror.place()) && fs::equivalent(directory.root(), mirror.place(), ignored))
     return fail(errc::invalid_argument,
                 fmt::format("checkpoint.mirror.to leads to the run's own directory {}: name a directory on another "
                             "device",
@@ -114,7 +114,7 @@ expected<void> prepare_mirror(mirror_storage& mirror, const run_directory& direc
 expected<starting_state> find_start(const run_directory& directory, trainer_config config, const run_identity& identity,
                                     const start_sources& from) {
   auto to_fetch = std::string{};
-  if (rclone_path_of(config.load_checkpoint.string()))
+  if (is_remote_place(config.load_checkpoint.string()))
     to_fetch = std::exchange(config.load_checkpoint, {}).string();
   auto found = find_starting_state(directory, config, identity, abandoned_parts::remove);
   const auto has_own = found && found->is_own();

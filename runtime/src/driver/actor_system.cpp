@@ -224,7 +224,9 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
                                const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
     return runtime::open_part_receiver({run, secret, is_encrypted}, checkpoints, ports);
   };
-  services.open_mirror = runtime::open_mirror;
+  services.open_mirror = [cluster = config.cluster](const std::string& place, const std::string& rclone) {
+    return runtime::open_mirror(place, {rclone, {cluster.keys, cluster.insecure, cluster.connect_timeout}});
+  };
   services.open_control_port = [](const std::filesystem::path& directory) {
     return runtime::open_control_port(directory);
   };

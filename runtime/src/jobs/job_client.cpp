@@ -1,10 +1,8 @@
 #include <troupe/runtime/jobs.hpp>
 
 #include "jobs/job_messages.hpp"
-#include "net/members/member_client.hpp"
 #include "net/members/member_questions.hpp"
-
-#include <troupe/serialization/files/digest.hpp>
+#include "net/members/ticket_client.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,8 +10,6 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <optional>
-#include <thread>
 #include <utility>
 
 namespace troupe::runtime {
@@ -110,48 +106,28 @@ expected<std::vector<std::string>> choose_hosts(const survey& found, const std::
   return able;
 }
 
-/// The node that hosts a job. Connects with the first question, and again after a failure.
+/// The node that hosts a job.
 class node_of_job {
  public:
   using json = job_client::json;
 
-  node_of_job(known_job job, member_access how) : job_(std::move(job)), how_(std::move(how)) {}
+  node_of_job(known_job job, member_access how) : node_(job.host, std::move(how)), job_(std::move(job)) {}
 
   [[nodiscard]] const known_job& job() const noexcept { return job_; }
-  [[nodiscard]] const member_access& access() const noexcept { return how_; }
+  [[nodiscard]] const member_access& access() const noexcept { return node_.access(); }
 
   expected<json> ask(const std::string& what, const json& more) {
     nlohmann::json question = more;
-    question.update({{"ask", "job"}, {"do", what}, {"ticket", serialization::random_hex(16)}});
+    question.update({{"ask", "job"}, {"do", what}});
     if (!question.contains("name"))
       question["name"] = job_.what.name;
-    auto pause = 1ms;
-    for (const auto until = clock::now() + patience;; std::this_thread::sleep_for(pause)) {
-      TROUPE_TRY(auto answer, ask_once(question));
-      if (!answer.value("pending", false))
-        return json(answer);
-      if (clock::now() > until)
-        return fail(errc::unreachable, fmt::format("the node {} does not get to it within {} s", job_.host,
-                                                   std::chrono::seconds{patience}.count()));
-      pause = std::min(pause * 2, 50ms);
-    }
+    TROUPE_TRY(const auto answer, node_.ask(std::move(question), patience));
+    return json(answer);
   }
 
  private:
-  expected<nlohmann::json> ask_once(const nlohmann::json& question) {
-    if (!node_) {
-      TROUPE_TRY(auto node, connect_to_node(job_.host, how_));
-      node_.emplace(std::move(node));
-    }
-    auto answer = node_->ask(question, how_.limit);
-    if (!answer)
-      node_.reset();
-    return answer;
-  }
-
+  ticket_client node_;
   known_job job_;
-  member_access how_;
-  std::optional<member_client> node_;
 };
 
 } // namespace

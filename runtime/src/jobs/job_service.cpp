@@ -1,17 +1,14 @@
 #include "jobs/job_service.hpp"
 
-#include "jobs/base64.hpp"
 #include "jobs/job_files.hpp"
 #include "jobs/job_messages.hpp"
+#include "net/members/base64.hpp"
 
 #include <troupe/runtime/found_run.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
-#include <stdexcept>
-#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -25,29 +22,8 @@ namespace fs = std::filesystem;
 
 /// Some of which may wait for drivers.
 constexpr std::size_t threads = 8;
-constexpr std::size_t most_tickets = 512;
 /// How long whoever submits a job waits until another node has it.
 constexpr auto keeper_patience = 3s;
-/// After which an answer that nobody has fetched is forgotten.
-constexpr auto answer_lifetime = 60s;
-
-json describe_error(const error& why) {
-  return {{"code", static_cast<unsigned>(why.code)}, {"message", why.message}};
-}
-
-std::string text_in(const json& question, const char* key) {
-  const auto found = question.find(key);
-  if (found == question.end() || !found->is_string())
-    throw std::invalid_argument{fmt::format("'{}' is missing, or no text", key)};
-  return found->get<std::string>();
-}
-
-std::uint64_t number_in(const json& question, const char* key) {
-  const auto found = question.find(key);
-  if (found == question.end() || !found->is_number_unsigned())
-    throw std::invalid_argument{fmt::format("'{}' is missing, or no number from 0", key)};
-  return found->get<std::uint64_t>();
-}
 
 struct driver_words {
   json& to;
@@ -106,98 +82,55 @@ std::variant<control_client, absent_driver> find_driver_of(const fs::path& run) 
 } // namespace
 
 job_service::job_service(std::unique_ptr<job_host> jobs, const member_access& keepers)
-    : jobs_(std::move(jobs)), keepers_(*jobs_, keepers) {
-  for (std::size_t i = 0; i < threads; ++i)
-    threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
-}
-
-job_service::~job_service() {
-  for (auto& each : threads_)
-    each.request_stop();
-  threads_.clear();
-}
+    : jobs_(std::move(jobs)),
+      keepers_(*jobs_, keepers),
+      desk_(threads, "a job", [this](const json& question) { return carry_out(question); }) {}
 
 json job_service::answer(const json& question) {
   if (question.value("ask", std::string{}) == "job")
-    return answer_ticket(question);
+    return desk_.answer(question);
   auto result = json{{"jobs", json::array()}, {"why_not", jobs_->why_not()}};
   for (const auto& each : jobs_->jobs())
     result["jobs"].push_back(describe(each));
   return result;
 }
 
-json job_service::answer_ticket(const json& question) {
-  const auto ticket = text_in(question, "ticket");
-  const auto lock = std::lock_guard{mutex_};
-  const auto now = clock::now();
-  if (const auto known = tickets_.find(ticket); known != tickets_.end()) {
-    if (!known->second)
-      return {{"pending", true}};
-    auto answer = std::move(known->second->answer);
-    tickets_.erase(known);
-    return answer;
-  }
-  std::erase_if(tickets_, [&](const auto& each) { return each.second && now - each.second->at > answer_lifetime; });
-  if (tickets_.size() >= most_tickets)
-    return describe_error({errc::busy, fmt::format("this node has {} questions to answer: ask later", most_tickets)});
-  tickets_.emplace(ticket, std::nullopt);
-  orders_.push_back({ticket, question});
-  wake_.notify_one();
-  return {{"pending", true}};
-}
-
-void job_service::work(const std::stop_token& stop) {
-  auto lock = std::unique_lock{mutex_};
-  while (wake_.wait(lock, stop, [&] { return !orders_.empty(); })) {
-    const auto next = std::move(orders_.front());
-    orders_.pop_front();
-    lock.unlock();
-    auto answer = carry_out(next.question);
-    lock.lock();
-    tickets_[next.ticket] = done{answer ? std::move(*answer) : describe_error(answer.error()), clock::now()};
-  }
-}
-
 expected<json> job_service::carry_out(const json& question) {
-  try {
-    const auto what = text_in(question, "do");
-    if (what == "submit")
-      return submit(question);
-    if (what == "end") {
-      TROUPE_TRY(const auto job, jobs_->end(text_in(question, "name"), question.value("at_once", false)));
-      return describe(job);
-    }
-    if (what == "beat")
-      return jobs_->take_beat(question);
-    if (what == "status")
-      return status(question);
-    if (what == "open")
-      return open_session(question);
-    if (what == "request") {
-      TROUPE_TRY(auto line, sessions_.request(number_in(question, "session"), text_in(question, "line")));
-      return json{{"line", std::move(line)}};
-    }
-    if (what == "events") {
-      TROUPE_TRY(auto news, sessions_.events(number_in(question, "session")));
-      return json{{"lines", std::move(news.lines)}, {"ended", news.has_ended}};
-    }
-    TROUPE_TRY(const auto job, jobs_->find(text_in(question, "name")));
-    TROUPE_TRY(const auto run, choose_run(job.runs, question.value("run", std::string{})));
-    if (what == "files") {
-      auto result = json{{"files", json::array()}};
-      for (const auto& each : list_job_files(job.directory, run))
-        result["files"].push_back({{"path", each.path}, {"size", each.size}, {"id", each.id}});
-      return result;
-    }
-    if (what == "read") {
-      TROUPE_TRY(const auto bytes, read_job_file(job.directory, run, text_in(question, "path"),
-                                                 number_in(question, "offset"), number_in(question, "limit")));
-      return json{{"data", to_base64(bytes)}};
-    }
-    return fail(errc::unsupported_version, fmt::format("this node cannot '{}' a job", what));
-  } catch (const std::exception& x) {
-    return fail(errc::invalid_argument, fmt::format("not a question about a job: {}", x.what()));
+  const auto what = text_in(question, "do");
+  if (what == "submit")
+    return submit(question);
+  if (what == "end") {
+    TROUPE_TRY(const auto job, jobs_->end(text_in(question, "name"), question.value("at_once", false)));
+    return describe(job);
   }
+  if (what == "beat")
+    return jobs_->take_beat(question);
+  if (what == "status")
+    return status(question);
+  if (what == "open")
+    return open_session(question);
+  if (what == "request") {
+    TROUPE_TRY(auto line, sessions_.request(number_in(question, "session"), text_in(question, "line")));
+    return json{{"line", std::move(line)}};
+  }
+  if (what == "events") {
+    TROUPE_TRY(auto news, sessions_.events(number_in(question, "session")));
+    return json{{"lines", std::move(news.lines)}, {"ended", news.has_ended}};
+  }
+  TROUPE_TRY(const auto job, jobs_->find(text_in(question, "name")));
+  TROUPE_TRY(const auto run, choose_run(job.runs, question.value("run", std::string{})));
+  if (what == "files") {
+    auto result = json{{"files", json::array()}};
+    for (const auto& each : list_job_files(job.directory, run))
+      result["files"].push_back({{"path", each.path}, {"size", each.size}, {"id", each.id}});
+    return result;
+  }
+  if (what == "read") {
+    TROUPE_TRY(const auto bytes, read_job_file(job.directory, run, text_in(question, "path"),
+                                               number_in(question, "offset"), number_in(question, "limit")));
+    return json{{"data", to_base64(bytes)}};
+  }
+  return fail(errc::unsupported_version, fmt::format("this node cannot '{}' a job", what));
 }
 
 expected<json> job_service::submit(const json& question) {

@@ -1,6 +1,6 @@
 #include <troupe/runtime/run_access.hpp>
 
-#include "jobs/base64.hpp"
+#include "net/members/base64.hpp"
 
 #include <troupe/actors/run_lock.hpp>
 #include <troupe/collectives/unique_fd.hpp>

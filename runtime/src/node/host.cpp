@@ -1,6 +1,7 @@
 #include <troupe/runtime/node_host.hpp>
 
 #include "jobs/job_service.hpp"
+#include "mirror/shelf_service.hpp"
 #include "monitoring/node_monitor.hpp"
 #include "net/connection.hpp"
 #include "net/host_name.hpp"
@@ -114,6 +115,12 @@ expected<program_source> find_programs(const node_options& options) {
               fmt::format("a node that {} starts only the programs of one directory: name it with --program-dir",
                           options.insecure ? "does not know who connects (--insecure)"
                                            : "listens beyond loopback, on " + to_string(options.listen)));
+}
+
+std::shared_ptr<node_service> shelf_of(const node_options& options) {
+  if (options.mirror.empty())
+    return std::make_shared<no_shelf>();
+  return std::make_shared<shelf_service>(std::filesystem::absolute(options.mirror));
 }
 
 /// A node that hears no other keeper of a job may be the one that is cut off.
@@ -242,7 +249,7 @@ class node_host::impl {
 
   ~impl() {
     // Before the node's own processes: drivers would see their workers end.
-    members_->close_jobs();
+    members_->close_services();
     jobs_.reset();
     // While the port is open: whoever asks an entry node meanwhile may still dial this one.
     links_.reset();
@@ -285,16 +292,15 @@ class node_host::impl {
                                           why_no_drivers(options),
                                           options.log}));
     jobs_ = std::make_shared<job_service>(std::move(jobs), member_access{options.keys, options.insecure});
-    members_->open(
-        address,
-        [node = caf::actor_cast<caf::weak_actor_ptr>(node_),
-         hosted = std::weak_ptr{jobs_}](const member_command& what) {
-          if (const auto moved = hosted.lock(); moved && what.what == member_command::kind::drain)
-            moved->jobs().hand_over(false);
-          if (const auto strong = node.lock())
-            obey(caf::actor_cast<actors::node_actor>(strong), what);
-        },
-        jobs_);
+    members_->open(address,
+                   [node = caf::actor_cast<caf::weak_actor_ptr>(node_),
+                    hosted = std::weak_ptr{jobs_}](const member_command& what) {
+                     if (const auto moved = hosted.lock(); moved && what.what == member_command::kind::drain)
+                       moved->jobs().hand_over(false);
+                     if (const auto strong = node.lock())
+                       obey(caf::actor_cast<actors::node_actor>(strong), what);
+                   },
+                   {{"job", jobs_}, {"jobs", jobs_}, {"mirror", shelf_of(options)}});
     return {};
   }
 

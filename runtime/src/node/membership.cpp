@@ -1,6 +1,7 @@
 #include "node/membership.hpp"
 
 #include "net/members/member_messages.hpp"
+#include "net/members/ticket_desk.hpp"
 
 #include <troupe/config.hpp>
 #include <troupe/messages/node.hpp>
@@ -24,10 +25,6 @@ constexpr auto entry_memory = std::chrono::minutes{1};
 /// The longest that a drain waits for replacements: more is a typing error.
 constexpr auto most_patience = std::chrono::hours{24 * 7};
 
-json describe_error(const error& why) {
-  return {{"code", static_cast<unsigned>(why.code)}, {"message", why.message}};
-}
-
 std::string host_of(const std::string& address) {
   const auto where = parse_endpoint(address);
   return where ? where->host : std::string{};
@@ -38,16 +35,16 @@ std::string host_of(const std::string& address) {
 membership::membership(cluster_member self, std::vector<std::string> entries, log_function log)
     : log_(std::move(log)), entries_(std::move(entries)), self_(std::move(self)) {}
 
-void membership::open(const std::string& address, obey_function obey, std::shared_ptr<job_service> jobs) {
+void membership::open(const std::string& address, obey_function obey, services others) {
   const auto lock = std::lock_guard{mutex_};
   obey_ = std::move(obey);
-  jobs_ = std::move(jobs);
+  services_ = std::move(others);
   self_.address = address;
 }
 
-void membership::close_jobs() {
+void membership::close_services() {
   const auto lock = std::lock_guard{mutex_};
-  jobs_.reset();
+  services_.clear();
 }
 
 void membership::set_certificate_expiry(std::optional<std::int64_t> seconds) {
@@ -80,15 +77,16 @@ bool membership::is_entry(clock::time_point now) const {
 }
 
 json membership::answer(const member_peer& peer, const json& question) {
-  auto jobs = std::shared_ptr<job_service>{};
-  {
-    const auto lock = std::lock_guard{mutex_};
-    if (self_.address.empty())
-      return describe_error({errc::timed_out, "this node is starting: ask again"});
-    jobs = jobs_;
-  }
   try {
     const auto what = question.value("ask", std::string{});
+    auto service = std::shared_ptr<node_service>{};
+    {
+      const auto lock = std::lock_guard{mutex_};
+      if (self_.address.empty())
+        return describe_error({errc::timed_out, "this node is starting: ask again"});
+      if (const auto found = services_.find(what); found != services_.end())
+        service = found->second;
+    }
     if (what == "beat")
       return answer_beat(peer, question);
     if (!includes(peer.role, certificate_role::driver))
@@ -106,8 +104,8 @@ json membership::answer(const member_peer& peer, const json& question) {
                        std::chrono::milliseconds{question.at("patience_ms").get<std::uint32_t>()}, most_patience)});
     if (what == "resume")
       return obey(peer, {});
-    if (jobs && (what == "job" || what == "jobs"))
-      return jobs->answer(question);
+    if (service)
+      return service->answer(question);
     return refuse(peer, {errc::unsupported_version,
                          fmt::format("a question that this node (Troupe {}) does not know", self_.version)});
   } catch (const std::exception& x) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "jobs/job_service.hpp"
 #include "net/members/member_session.hpp"
 
 #include <troupe/actors/decisions/member_table.hpp>
@@ -41,12 +40,15 @@ class membership : public member_service {
   /// `self` without an address, which comes with `open`. `entries` are those that this node joins.
   membership(cluster_member self, std::vector<std::string> entries, log_function log);
 
-  /// The node listens at this address, and does what it is told by `obey`, in any thread. `jobs` answers questions
-  /// about jobs; null where the node has none. Before that, questions are refused.
-  void open(const std::string& address, obey_function obey, std::shared_ptr<job_service> jobs);
+  /// By what a question asks for: {"ask": NAME, ...}.
+  using services = std::map<std::string, std::shared_ptr<node_service>, std::less<>>;
 
-  /// Questions about jobs are refused from now on.
-  void close_jobs();
+  /// The node listens at this address, and does what it is told by `obey`, in any thread. Before that, questions are
+  /// refused.
+  void open(const std::string& address, obey_function obey, services others);
+
+  /// Questions to the services are refused from now on.
+  void close_services();
 
   void set_certificate_expiry(std::optional<std::int64_t> seconds);
   /// What the node has and does. From its actor.
@@ -89,7 +91,7 @@ class membership : public member_service {
   const std::vector<std::string> entries_;
   mutable std::mutex mutex_;
   obey_function obey_;
-  std::shared_ptr<job_service> jobs_;
+  services services_;
   cluster_member self_;
   actors::member_table table_;
   /// Who spoke over which connection.

@@ -178,8 +178,9 @@ struct run_config {
 
 /// A second place for a run's checkpoints and results, which are copied there behind training's back.
 struct mirror_config {
-  /// A directory on another device or host, or `rclone:REMOTE:PATH` for what rclone reaches, with rclone's own
-  /// configuration. The run's copy is `to / name`, laid out like the run's directory. Empty: there is no mirror.
+  /// A directory on another device or host; `rclone:REMOTE:PATH` for what rclone reaches, with rclone's own
+  /// configuration; or `node:HOST:PORT[/PATH]` for a caf-node that keeps mirrors (`--mirror`). The run's copy is `to /
+  /// name`, laid out like the run's directory. Empty: there is no mirror.
   std::string to = {};
   /// The number of latest checkpoints to keep there; at least 1. The best by `checkpoint_config::score_attribute` are
   /// kept as well.
@@ -323,7 +324,7 @@ struct trainer_config {
   /// run is resumed.
   nlohmann::json options = nlohmann::json::object();
   /// A checkpoint's directory, or a run's for its latest, whose state a new run starts with; empty for none. A mirror's
-  /// `rclone:REMOTE:PATH/NAME` is fetched into the run's directory.
+  /// `rclone:REMOTE:PATH/NAME` or `node:HOST:PORT/NAME` is fetched into the run's directory.
   std::filesystem::path load_checkpoint = {};
   /// How that state maps to this run's.
   load_options load = {};

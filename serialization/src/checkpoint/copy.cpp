@@ -42,7 +42,6 @@ expected<void> copy_file(const fs::path& from, const fs::path& to, const std::st
 /// The manifest last: without it, what is there is no checkpoint.
 expected<void> copy_files(const fs::path& from, const fs::path& to, const std::stop_token& stop, file_system& files) {
   TROUPE_TRY(auto source, checkpoint::open(from, files));
-  TROUPE_TRY(files.make_directory(to));
   for (const auto& part : source.content().parts)
     TROUPE_TRY(copy_file(from / part.name, to / part.name, stop, files));
   return copy_file(from / manifest_file_name, to / manifest_file_name, stop, files);
@@ -75,6 +74,13 @@ fs::path copy_directory(const fs::path& checkpoints_directory, step_id step) {
   return checkpoints_directory / fmt::format(".{}.copy.tmp", checkpoint_name(step));
 }
 
+expected<fs::path> begin_copy(const fs::path& checkpoints_directory, step_id step, file_system& files) {
+  const auto copy = copy_directory(checkpoints_directory, step);
+  TROUPE_TRY(remove_tree(copy, files));
+  TROUPE_TRY(files.make_directory(copy));
+  return copy;
+}
+
 expected<fs::path> adopt_copy(const fs::path& checkpoints_directory, step_id step, const std::stop_token& stop,
                               file_system& files) {
   const auto copy = copy_directory(checkpoints_directory, step);
@@ -90,8 +96,7 @@ expected<fs::path> copy_checkpoint(const fs::path& from, const fs::path& checkpo
   if (!step)
     return fail(errc::invalid_argument, fmt::format("{} has not the name of a checkpoint", from.string()));
   TROUPE_TRY(remove_if_damaged(checkpoints_directory / checkpoint_name(*step), files));
-  const auto copy = copy_directory(checkpoints_directory, *step);
-  TROUPE_TRY(remove_tree(copy, files));
+  TROUPE_TRY(const auto copy, begin_copy(checkpoints_directory, *step, files));
   if (auto copied = copy_files(from, copy, stop, files); !copied) {
     std::ignore = remove_tree(copy, files);
     return fail(std::move(copied.error()));

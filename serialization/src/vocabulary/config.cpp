@@ -36,7 +36,7 @@ expected<void> validate_mirror(const mirror_config& mirror, const run_config& ru
   if (auto valid = validate_mirror_place(mirror.to); !valid)
     return fail(valid.error().code, fmt::format("checkpoint.mirror.to: {}", valid.error().message));
   const auto normal = [](const std::filesystem::path& path) { return (path / "").lexically_normal(); };
-  if (!rclone_path_of(mirror.to) && normal(mirror.to) == normal(run.storage_path))
+  if (!is_remote_place(mirror.to) && normal(mirror.to) == normal(run.storage_path))
     return fail(errc::invalid_argument,
                 fmt::format("checkpoint.mirror.to is {}, which is run.storage_path: name a directory on another device",
                             mirror.to));

@@ -24,27 +24,11 @@ enum class output_format { text, json };
 
 struct list_arguments {
   std::filesystem::path path;
-  /// The program, for a mirror that it reaches.
-  std::string rclone = "rclone";
   output_format output = output_format::text;
 };
 
 /// Lists checkpoints after checking manifests and file sizes. `exit_found` if one is damaged.
 [[nodiscard]] int list(const list_arguments& given);
-
-/// Lists the checkpoints of a run at a mirror, `rclone:REMOTE:PATH/RUN`, and whether they are complete.
-[[nodiscard]] int list_mirror(const list_arguments& given);
-
-struct fetch_arguments {
-  std::string from;
-  std::filesystem::path to;
-  std::optional<std::uint64_t> step;
-  std::string rclone = "rclone";
-  output_format output = output_format::text;
-};
-
-/// Copies a checkpoint from a mirror into a directory, and verifies the copy.
-[[nodiscard]] int fetch(const fetch_arguments& given);
 
 struct show_arguments {
   std::filesystem::path path;

@@ -1,8 +1,8 @@
-#include "commands.hpp"
-#include "text.hpp"
+#include "checkpoint/mirror.hpp"
+
+#include "checkpoint/text.hpp"
 
 #include <troupe/mirror_place.hpp>
-#include <troupe/runtime/mirror.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/files/durable_file.hpp>
 
@@ -13,9 +13,9 @@
 
 namespace troupe::tool {
 
-int list_mirror(const list_arguments& given) {
+int list_mirror(const list_arguments& given, const runtime::mirror_access& how) {
   const auto wanted = parse_mirrored_run(given.path.string());
-  auto mirror = runtime::open_mirror(wanted.place, given.rclone);
+  auto mirror = runtime::open_mirror(wanted.place, how);
   if (!mirror)
     return complain(mirror.error());
   const auto content = (*mirror)->list({});
@@ -44,7 +44,7 @@ int fetch(const fetch_arguments& given) {
   auto wanted = parse_mirrored_run(given.from);
   if (given.step)
     wanted.step = step_id{*given.step};
-  auto mirror = runtime::open_mirror(wanted.place, given.rclone);
+  auto mirror = runtime::open_mirror(wanted.place, given.mirror);
   if (!mirror)
     return complain(mirror.error());
   const auto content = (*mirror)->list({});

@@ -41,6 +41,8 @@ struct node_options {
   /// Where the node keeps the jobs that it hosts. Empty: `default_state_directory(listen)`; nothing is made before the
   /// first job.
   std::filesystem::path state;
+  /// Where the node keeps mirrors of runs for others (`node:HOST:PORT`); made when it is needed. Empty: it keeps none.
+  std::filesystem::path mirror;
   /// For how long the node that hosts a job must be silent before this one, if it is the next of the job's keepers,
   /// takes it over; six times as long where no third keeper agrees.
   std::chrono::milliseconds take_over_after{10'000};

@@ -38,6 +38,16 @@ class member_service {
   virtual void on_end(std::uint64_t peer) = 0;
 };
 
+/// Answers one kind of question of drivers and tools that is not about members: jobs, a mirror. The question has passed
+/// the check of roles. Called as `member_service` is.
+class node_service {
+ public:
+  virtual ~node_service() = default;
+
+  /// Never waits. May throw: that is answered as `errc::invalid_argument`.
+  [[nodiscard]] virtual nlohmann::json answer(const nlohmann::json& question) = 0;
+};
+
 /// One connection about members, without the connection: cuts what arrives into texts, and has them answered.
 class member_session {
  public:

@@ -13,6 +13,10 @@ namespace troupe::serialization {
 /// `remove_abandoned` removes what is left there.
 [[nodiscard]] std::filesystem::path copy_directory(const std::filesystem::path& checkpoints_directory, step_id step);
 
+/// Makes `copy_directory`, without what an earlier attempt left there. Returns it.
+[[nodiscard]] expected<std::filesystem::path> begin_copy(const std::filesystem::path& checkpoints_directory,
+                                                         step_id step, file_system& files = local_files());
+
 /// Makes a checkpoint of what is in `copy_directory`: reads every byte back from the device, syncs, and renames the
 /// directory to its final name. Returns the new path once it is on the device; readers do not find it earlier. Fails
 /// with `errc::damaged` if it does not verify or is of another step, with `errc::already_exists` if there is a good

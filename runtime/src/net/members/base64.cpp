@@ -1,4 +1,4 @@
-#include "jobs/base64.hpp"
+#include "net/members/base64.hpp"
 
 #include <openssl/evp.h>
 

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "checkpoint/commands.hpp"
+
+#include <troupe/runtime/mirror.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+/// The subcommands of `troupe checkpoint` that read from a mirror: see commands.hpp.
+namespace troupe::tool {
+
+/// Lists the checkpoints of a run at a mirror, `rclone:REMOTE:PATH/RUN` or `node:HOST:PORT/RUN`, and whether they are
+/// complete.
+[[nodiscard]] int list_mirror(const list_arguments& given, const runtime::mirror_access& how);
+
+struct fetch_arguments {
+  std::string from;
+  std::filesystem::path to;
+  std::optional<std::uint64_t> step;
+  runtime::mirror_access mirror = {};
+  output_format output = output_format::text;
+};
+
+/// Copies a checkpoint from a mirror into a directory, and verifies the copy.
+[[nodiscard]] int fetch(const fetch_arguments& given);
+
+} // namespace troupe::tool

@@ -58,7 +58,7 @@ void membership::set_status(member_phase phase, resources free, std::vector<memb
   // It does not come back from its end.
   if (self_.phase != member_phase::leaving)
     self_.phase = phase;
-  self_.free = free;
+  self_.free = std::move(free);
   self_.runs = std::move(runs);
 }
 

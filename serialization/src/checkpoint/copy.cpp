@@ -75,7 +75,7 @@ fs::path copy_directory(const fs::path& checkpoints_directory, step_id step) {
 }
 
 expected<fs::path> begin_copy(const fs::path& checkpoints_directory, step_id step, file_system& files) {
-  const auto copy = copy_directory(checkpoints_directory, step);
+  auto copy = copy_directory(checkpoints_directory, step);
   TROUPE_TRY(remove_tree(copy, files));
   TROUPE_TRY(files.make_directory(copy));
   return copy;

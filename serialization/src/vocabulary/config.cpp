@@ -229,12 +229,13 @@ expected<std::chrono::milliseconds> parse_duration(const std::string& text) {
   for (auto rest = std::string_view{text}; !rest.empty() || text.empty();) {
     const auto digits = std::min(rest.find_first_not_of("0123456789."), rest.size());
     auto value = 0.0;
-    const auto [end, code] = std::from_chars(rest.data(), rest.data() + digits, value);
+    const auto number = rest.substr(0, digits);
+    const auto [end, code] = std::from_chars(number.begin(), number.end(), value);
     const auto unit = rest.substr(digits, std::min(rest.find_first_of("0123456789.", digits), rest.size()) - digits);
     const auto factor = seconds_in(unit);
     // Of several numbers each has a unit.
     const auto is_whole = digits + unit.size() == text.size();
-    if (code != std::errc{} || end != rest.data() + digits || !factor || (unit.empty() && !is_whole))
+    if (code != std::errc{} || end != number.end() || !factor || (unit.empty() && !is_whole))
       return wrong();
     seconds += value * *factor;
     rest.remove_prefix(digits + unit.size());

@@ -31,6 +31,9 @@ constexpr auto word_of_keepers = 5s;
 constexpr auto longest_sleep = 500ms;
 /// How long keepers that are away may miss the end of a job.
 constexpr std::chrono::milliseconds news_lifetime = 24h;
+/// For twice as long as orphaned workers live by default (`failure.driver_grace`), a job that has moved waits for
+/// resources.
+constexpr std::chrono::milliseconds orphans_patience = 2min;
 
 std::uint64_t milliseconds_now() {
   return static_cast<std::uint64_t>(
@@ -217,9 +220,14 @@ void job_host::hand_over(bool node_ends) {
       move(x, to);
       continue;
     }
-    say(fmt::format("stops job {}, after a checkpoint", name));
+    // Who waits for the end of a drain asks again and again, and a second signal ends a driver without a checkpoint.
+    if (std::holds_alternative<running_driver::nothing_else>(running->meaning)) {
+      say(fmt::format("stops job {}, after a checkpoint", name));
+      supervisor_->kill(running->pid, SIGTERM);
+    } else if (!std::holds_alternative<running_driver::moves>(running->meaning)) {
+      continue;
+    }
     running->meaning = running_driver::moves{to};
-    supervisor_->kill(running->pid, SIGTERM);
   }
 }
 
@@ -375,7 +383,8 @@ expected<program_file> job_host::open_program(const job_record& job) const {
   return program;
 }
 
-expected<process_spec> job_host::specification_of(const job_record& job, const program_file& program) const {
+expected<process_spec> job_host::specification_of(const known_job& known, const program_file& program) const {
+  const auto& job = known.what;
   process_spec result;
   result.program_fd = program.fd();
   result.program = program.identity().path;
@@ -388,6 +397,8 @@ expected<process_spec> job_host::specification_of(const job_record& job, const p
                 fmt::format("there is no directory {} on the node {}", result.directory, how_.address));
   // The driver has a working directory of its own.
   const auto keys = how_.keys.empty() ? how_.keys : fs::absolute(how_.keys, code);
+  // On other nodes the workers of a lost host's driver live on for a while, with what they have leased.
+  const auto wait = known.term == 1 ? job.wait_for_resources : std::max(job.wait_for_resources, orphans_patience);
   auto variables = job.environment;
   variables[job_variable] = to_text(job_context{job.name,
                                                 {how_.address},
@@ -395,7 +406,7 @@ expected<process_spec> job_host::specification_of(const job_record& job, const p
                                                 keys,
                                                 job.mirror,
                                                 job.time_limit,
-                                                job.wait_for_resources,
+                                                wait,
                                                 directory_->list_of_runs(job.name)});
   result.env = environment_with(variables);
   return result;
@@ -408,7 +419,7 @@ void job_host::start(entry& x) {
     return conclude(x, {job_outcome::failed, 1, opened.error().message, 0});
   // Stays open until the process executes it.
   const auto program = std::make_shared<const program_file>(std::move(*opened));
-  auto what = specification_of(x.job.what, *program);
+  auto what = specification_of(x.job, *program);
   if (!what)
     return conclude(x, {job_outcome::failed, 1, what.error().message, 0});
   x.driver = starting_driver{};

@@ -154,7 +154,7 @@ class job_host {
   void adopt(entry& x, const known_job& job);
   [[nodiscard]] bool is_here(const known_job& job) const { return job.host == how_.address; }
   void start(entry& x);
-  [[nodiscard]] expected<process_spec> specification_of(const job_record& job, const program_file& program) const;
+  [[nodiscard]] expected<process_spec> specification_of(const known_job& known, const program_file& program) const;
   [[nodiscard]] expected<program_file> open_program(const job_record& job) const;
   void on_started(const std::string& name, const expected<pid_t>& pid);
   void on_exit(const exit_report& how);

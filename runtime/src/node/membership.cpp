@@ -176,8 +176,14 @@ json membership::answer_members() {
 }
 
 json membership::obey(const member_peer& peer, const member_command& what) {
-  log(fmt::format("{} asks this node to {}", peer.name,
-                  what.what == member_command::kind::drain ? "take no more workers" : "take workers again"));
+  const auto is_repeated = [&] {
+    const auto lock = std::lock_guard{mutex_};
+    return std::exchange(last_command_, what.what) == what.what;
+  }();
+  // Who waits for the end of a drain asks again and again.
+  if (!is_repeated)
+    log(fmt::format("{} asks this node to {}", peer.name,
+                    what.what == member_command::kind::drain ? "take no more workers" : "take workers again"));
   const auto lock = std::lock_guard{mutex_};
   // It sends a message, and waits for nothing.
   if (obey_)

@@ -91,6 +91,7 @@ class membership : public member_service {
   const std::vector<std::string> entries_;
   mutable std::mutex mutex_;
   obey_function obey_;
+  std::optional<member_command::kind> last_command_;
   services services_;
   cluster_member self_;
   actors::member_table table_;

@@ -79,8 +79,9 @@ troupe::device_span<const std::uint64_t> gpu_network::take_positions(std::span<c
   return upload(std::exchange(used_, used_ + samples.size()), samples.size());
 }
 
-void gpu_network::update(troupe::step_id step, troupe::device_span<const float> mean_gradient) {
-  maths_->adam(factors_of(step), parameters_.address(), moments_.address(), squares_.address(), mean_gradient.address(),
+void gpu_network::update(troupe::step_id step, troupe::device_span<const float> mean_gradient,
+                         const adam_options& options) {
+  maths_->adam(factors_of(step, options), parameters_.address(), moments_.address(), squares_.address(), mean_gradient.address(),
                parameters_.size());
 }
 

@@ -3,6 +3,7 @@
 #include <charlm/corpus.hpp>
 #include <charlm/device_model.hpp>
 #include <charlm/model.hpp>
+#include <charlm/optimizer.hpp>
 
 #include <troupe/collectives/device.hpp>
 #include <troupe/device_span.hpp>
@@ -47,7 +48,7 @@ class gpu_network {
   }
 
   /// One update of Adam by the mean gradient.
-  void update(troupe::step_id step, troupe::device_span<const float> mean_gradient);
+  void update(troupe::step_id step, troupe::device_span<const float> mean_gradient, const adam_options& options = {});
 
   /// Returns the summed loss over held-out samples, given by index. Waits for the result.
   [[nodiscard]] double held_out_loss(std::span<const std::uint64_t> samples);

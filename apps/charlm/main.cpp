@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace {
@@ -26,6 +27,7 @@ struct options {
   std::uint64_t evaluate_every = 250;
   std::size_t embedding = charlm::model_shape{}.embedding;
   std::size_t hidden = charlm::model_shape{}.hidden;
+  std::optional<double> learning_rate;
   std::size_t sample_bytes = 400;
   bool quiet = false;
   bool interactive = false;
@@ -46,6 +48,9 @@ void describe(CLI::App& app, options& o) {
   app.add_option("--batch", o.batch, "Samples in each step's batch")->capture_default_str();
   app.add_option("--embedding", o.embedding, "Size of a byte's embedding, a multiple of 16")->capture_default_str();
   app.add_option("--hidden", o.hidden, "Units of the hidden layer, a multiple of 16")->capture_default_str();
+  app.add_option("--learning-rate", o.learning_rate,
+                 "Adam's highest learning rate, which troupe-search finds for a text (default: 0.004)")
+      ->check(troupe::apps::positive_number());
   app.add_option("--seed", t.run.seed, "Determines initial parameters and the order of the data")
       ->capture_default_str();
   app.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations on held-out text")
@@ -189,6 +194,9 @@ int run(const troupe::app& app, const troupe::function& train, options& o) {
     throw troupe::exception{std::move(valid.error())};
   auto text = troupe::value_or_throw(charlm::load_corpus(o.text, shape.context));
   o.trainer.config = {{"embedding", o.embedding}, {"hidden", o.hidden}, {"batch", o.batch}};
+  // Without it, earlier runs can resume.
+  if (o.learning_rate)
+    o.trainer.config["learning_rate"] = *o.learning_rate;
   // A run cannot resume on another kind of device, so the device is part of its configuration.
   if (troupe::resources_of_worker(o.trainer.scaling).gpus > 0)
     o.trainer.config["device"] = "gpu";

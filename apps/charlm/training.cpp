@@ -27,6 +27,7 @@ struct language {
   model_shape shape;
   corpus text;
   model network;
+  adam_options adam;
 
   explicit language(troupe::train_context& ctx)
       : shape{.embedding = ctx.config().at("embedding").get<std::size_t>(),
@@ -34,6 +35,7 @@ struct language {
         text{troupe::value_or_throw(
             load_corpus(std::filesystem::path{ctx.options().at("text").get<std::string>()}, shape.context))},
         network{shape} {
+    adam.learning_rate = ctx.config().value("learning_rate", adam.learning_rate);
     auto normal = ctx.random("parameters");
     network.initialise([&](std::uint64_t) { return static_cast<float>(normal.normal()); });
   }
@@ -100,7 +102,7 @@ void train_on_cpu(troupe::train_context& ctx) {
       shard.add("loss", network.forward_backward(text.bytes(), positions, shard.gradient()));
     }
     auto gradient = step.all_reduce();
-    adam_update(network.parameters(), moments.parameters(), squares.parameters(), gradient, step.id());
+    adam_update(network.parameters(), moments.parameters(), squares.parameters(), gradient, step.id(), all.adam);
     all.report(ctx, step, loss_of);
   });
 }
@@ -124,7 +126,7 @@ void train_on_gpu(troupe::train_context& ctx) {
     for (auto& shard : step.shards())
       network.forward_backward(shard.samples(), shard.gradient(), shard.metric("loss"),
                                [&](std::size_t first, std::size_t count) { shard.mark_ready(first, count); });
-    network.update(step.id(), step.all_reduce());
+    network.update(step.id(), step.all_reduce(), all.adam);
     all.report(ctx, step, loss_of);
   });
 }

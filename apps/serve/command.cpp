@@ -258,7 +258,7 @@ void serve_model(const program_kind& program, arguments given, char** argv) {
   };
   auto here = session{program.name, milliseconds_of(given.grace_seconds)};
   std::optional<serving::server> server;
-  auto signals = signal_watch{{[&] { here.reload(); }, [&] { here.stop(); }}};
+  auto signals = signal_watch{{[&] { here.reload(); }, [&](int) { here.stop(); }}};
   std::optional<serialization::temporary_directory> imported;
   if (is_file) {
     imported.emplace(make_scratch());

@@ -66,7 +66,7 @@ void signal_watch::run() {
     }
     const auto watched = watched_signals();
     ::pthread_sigmask(SIG_UNBLOCK, &watched, nullptr);
-    reactions_.stop();
+    reactions_.stop(static_cast<int>(received.ssi_signo));
     return;
   }
 }

@@ -9,8 +9,8 @@ namespace serve {
 struct signal_reactions {
   /// On SIGHUP. Does not wait.
   std::function<void()> reload;
-  /// On the first SIGINT or SIGTERM. The second one ends the process, whatever this does.
-  std::function<void()> stop;
+  /// On the first SIGINT or SIGTERM, with its number. The second one ends the process, whatever this does.
+  std::function<void(int signal)> stop;
 };
 
 /// Receives signals in a thread of its own, so that they work whatever the others do. Made before all other threads,

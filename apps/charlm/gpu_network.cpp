@@ -81,8 +81,8 @@ troupe::device_span<const std::uint64_t> gpu_network::take_positions(std::span<c
 
 void gpu_network::update(troupe::step_id step, troupe::device_span<const float> mean_gradient,
                          const adam_options& options) {
-  maths_->adam(factors_of(step, options), parameters_.address(), moments_.address(), squares_.address(), mean_gradient.address(),
-               parameters_.size());
+  maths_->adam(factors_of(step, options), parameters_.address(), moments_.address(), squares_.address(),
+               mean_gradient.address(), parameters_.size());
 }
 
 double gpu_network::held_out_loss(std::span<const std::uint64_t> samples) {

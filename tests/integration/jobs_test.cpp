@@ -1,6 +1,6 @@
 #include "scratch_runs.hpp"
+#include "submission.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <doctest/doctest.h>
@@ -36,17 +36,8 @@ class jobs {
 
   /// A small charlm run as a job; `more` takes precedence.
   outcome submit(const std::string& cluster, const std::string& name, std::vector<std::string> more = {},
-                 std::vector<std::string> options = {}) {
-    std::vector<std::string> words{"submit", "--name", name};
-    words.insert(words.end(), options.begin(), options.end());
-    words.emplace_back("--");
-    auto arguments = here.charlm({}, std::move(more));
-    arguments.front() = "charlm";
-    // Its runs are the node's, and named after the job.
-    const auto storage = std::ranges::find(arguments, "--storage");
-    arguments.erase(storage, storage + 2);
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    return troupe(cluster, std::move(words));
+                 const std::vector<std::string>& options = {}) {
+    return troupe(cluster, submission(here, name, options, std::move(more)));
   }
 
   [[nodiscard]] nlohmann::json status(const std::string& cluster, const std::string& name) {

@@ -1,9 +1,9 @@
 #include "links.hpp"
 #include "scratch_runs.hpp"
+#include "submission.hpp"
 
 #include <troupe/runtime/node_host.hpp>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <doctest/doctest.h>
@@ -25,21 +25,6 @@ using troupe::chaos::private_network;
 
 /// More steps than a test has time for.
 const auto endless = std::string{"10000000"};
-
-/// The arguments of `troupe submit` for a small charlm job; `more` takes precedence.
-std::vector<std::string> submission(const scratch_runs& here, const std::string& name, std::vector<std::string> options,
-                                    std::vector<std::string> more) {
-  std::vector<std::string> words{"submit", "--name", name};
-  words.insert(words.end(), options.begin(), options.end());
-  words.emplace_back("--");
-  auto arguments = here.charlm({}, std::move(more));
-  arguments.front() = "charlm";
-  // Its runs are the job's.
-  const auto storage = std::ranges::find(arguments, "--storage");
-  arguments.erase(storage, storage + 2);
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  return words;
-}
 
 nlohmann::json read_json(const fs::path& path) {
   return nlohmann::json::parse(read_file(path));

@@ -178,7 +178,8 @@ json membership::answer_members() {
 json membership::obey(const member_peer& peer, const member_command& what) {
   const auto is_repeated = [&] {
     const auto lock = std::lock_guard{mutex_};
-    return std::exchange(last_command_, what.what) == what.what;
+    const auto now = std::pair{peer.name, what.what};
+    return std::exchange(last_command_, now) == now;
   }();
   // Who waits for the end of a drain asks again and again.
   if (!is_repeated)

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::runtime {
@@ -91,7 +92,8 @@ class membership : public member_service {
   const std::vector<std::string> entries_;
   mutable std::mutex mutex_;
   obey_function obey_;
-  std::optional<member_command::kind> last_command_;
+  /// Who gave this node its last command.
+  std::optional<std::pair<std::string, member_command::kind>> last_command_;
   services services_;
   cluster_member self_;
   actors::member_table table_;

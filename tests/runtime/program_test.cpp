@@ -7,7 +7,10 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <string>
 #include <unistd.h>
+#include <vector>
 
 namespace troupe::runtime {
 
@@ -119,6 +122,34 @@ TEST_CASE("the loaded objects include the program and the C library, with what i
   auto libc = std::ranges::find_if(objects, [](const auto& x) { return x.name.find("/libc.so") != std::string::npos; });
   REQUIRE(libc != objects.end());
   CHECK(libc->build_id.size() == 40);
+}
+
+TEST_CASE("a program for another processor is rejected, and both processors are named") {
+  std::ifstream shell{"/bin/sh", std::ios::binary};
+  std::string content{std::istreambuf_iterator<char>{shell}, {}};
+  content[18] = static_cast<char>(0xf3); // e_machine: RISC-V
+  content[19] = 0;
+  temporary_file file{content};
+  auto other = program_file::open(file.path);
+  REQUIRE(other);
+  auto checked = check_processor(other->fd(), "the_program");
+  REQUIRE_FALSE(checked);
+  CHECK(checked.error().code == errc::program_mismatch);
+  CHECK(checked.error().message.find("the_program is a program for RISC-V") != std::string::npos);
+  CHECK(check_processor(program_file::own()->fd(), "own"));
+  temporary_file script{"#!/bin/sh\n"};
+  CHECK(check_processor(program_file::open(script.path)->fd(), "script"));
+}
+
+TEST_CASE("libraries that are absent are named before the program starts") {
+  auto program = program_file::open(TROUPE_SAMPLE_PROGRAMS "/sample_lacking");
+  REQUIRE(program);
+  CHECK(missing_libraries(program->fd(), {}) == std::vector<std::string>{"libtroupe_absent.so"});
+  // Where the environment says that it is, it is found.
+  CHECK(missing_libraries(program->fd(), {"LD_LIBRARY_PATH=" TROUPE_SAMPLE_PROGRAMS "/absent"}).empty());
+  CHECK(missing_libraries(program_file::own()->fd(), {}).empty());
+  temporary_file script{"#!/bin/sh\n"};
+  CHECK(missing_libraries(program_file::open(script.path)->fd(), {}).empty());
 }
 
 TEST_CASE("the missing library is found in the dynamic linker's message") {

@@ -87,6 +87,19 @@ expected<program_file> open_at(const std::filesystem::path& path) {
   return program;
 }
 
+/// The processor and the shared libraries of this host fit the program.
+expected<void> check_host(const program_file& program) {
+  const auto& path = program.identity().path;
+  if (auto fits = check_processor(program.fd(), path); !fits)
+    return fail(fits.error().code, fmt::format("host {}: {}", local_host_name(), fits.error().message));
+  const auto missing = missing_libraries(program.fd(), make_environment({}, {}));
+  if (!missing.empty())
+    return fail(errc::program_mismatch,
+                fmt::format("host {} lacks shared libraries of {}: {}; install the packages that contain them there",
+                            local_host_name(), path, fmt::join(missing, ", ")));
+  return {};
+}
+
 struct program_opener {
   const open_run& request;
 
@@ -136,6 +149,9 @@ class local_launcher : public actors::process_launcher {
     auto program = open_program(source_, request);
     if (!program)
       return fail(std::move(program.error()));
+    // The driver's own program runs already.
+    if (!std::holds_alternative<one_program>(source_))
+      TROUPE_TRY(check_host(*program));
     if (program->identity().build_id != request.build_id)
       return fail(errc::program_mismatch,
                   fmt::format("{} on host {} is build {}, but the driver is build {}: install the same build on all "

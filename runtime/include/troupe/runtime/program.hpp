@@ -66,6 +66,15 @@ struct loaded_object {
 /// The objects loaded now, in load order, starting with the program. Callable from any thread.
 [[nodiscard]] std::vector<loaded_object> loaded_objects();
 
+/// Fails with `errc::program_mismatch` for an ELF file of another processor than this program's, and names both. What
+/// is no ELF file passes. `path` is for messages.
+[[nodiscard]] expected<void> check_processor(int fd, std::string_view path);
+
+/// The shared libraries that the dynamic linker would not find if the program started on this host with these
+/// variables ("NAME=VALUE"). Runs the linker alone, for ten seconds at most. Empty for a program that is linked
+/// statically, and for one that the linker cannot examine.
+[[nodiscard]] std::vector<std::string> missing_libraries(int fd, const std::vector<std::string>& environment);
+
 /// The library that the dynamic linker did not find, if a program's last lines of output report one.
 [[nodiscard]] std::optional<std::string> missing_library(std::span<const std::string> last_lines);
 

@@ -65,6 +65,18 @@ struct node_dialled {
   error reason;
 };
 
+/// A node was offered the program. From the offering thread to the trainer.
+struct program_offered {
+  /// An index into the roster.
+  std::uint32_t node = 0;
+  /// Which of the connections to it: there may be another by now.
+  std::uint64_t connection = 0;
+  /// What users are to be told; empty if nothing.
+  std::string notice;
+  /// Why it does not have it; code `none` if it has, or may have.
+  error reason;
+};
+
 /// The entry nodes of a cluster were asked for its members. From the asking thread to the trainer.
 struct members_listed {
   std::vector<listed_member> members;
@@ -203,6 +215,7 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::run_condition))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::control_line))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::run_over))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::members_listed))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::program_offered))
 
 CAF_END_TYPE_ID_BLOCK(troupe_local)
 
@@ -232,3 +245,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_condition)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::control_line)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_over)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::members_listed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::program_offered)

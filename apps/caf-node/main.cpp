@@ -86,11 +86,19 @@ void add_options(CLI::App& app, settings& given) {
       app, "--label", [&given](const std::string& name, const std::string& value) { given.node.labels[name] = value; },
       "A label, for runs that ask for nodes with certain ones");
   app.add_option("--program-dir", given.node.program_directory,
-                 "Directory of the programs that may be started, by file name. Needed beyond loopback and with "
-                 "--insecure (default: the driver's path)")
+                 "Directory of the programs that may be started, by file name. Needed beyond loopback, unless "
+                 "with --accept-programs, and with --insecure (default: the driver's path)")
       ->check(CLI::ExistingDirectory);
+  app.add_option("--accept-programs", given.node.accept_programs,
+                 "Take programs that this host lacks from drivers, and keep at most so many bytes of them; whoever has "
+                 "a driver's key can then run any program here, as this node's user (default: it takes none)")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(false))
+      ->expected(0, 1)
+      ->default_str("8GiB");
   app.add_option("--state", given.node.state,
-                 "Directory of the jobs that this node hosts (default: ~/.local/state/troupe/node-PORT)");
+                 "Directory of the jobs that this node hosts, and of programs that it took (default: "
+                 "~/.local/state/troupe/node-PORT)");
   app.add_option("--mirror", given.node.mirror,
                  "Directory in which this node keeps mirrors of runs: drivers name them node:HOST:PORT (default: it "
                  "keeps none)");

@@ -4,6 +4,7 @@
 
 #include <troupe/runtime/node_host.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <doctest/doctest.h>
@@ -114,19 +115,14 @@ class hosts {
   }
 
   [[nodiscard]] running_node start_node(std::size_t host) {
-    std::vector<std::string> words{program(TROUPE_CAF_NODE),
-                                   "--listen",
-                                   address_of(host),
-                                   "--join",
-                                   cluster(),
-                                   "--program-dir",
-                                   scratch_runs::programs(),
-                                   "--state",
-                                   state_of(host).string(),
-                                   "--take-over-after",
-                                   "2"};
-    // Where another host lacks the program of a run and takes it from its driver, as `--accept-programs` is to allow,
-    // the hosts after the first get an empty directory of programs here.
+    std::vector<std::string> words{
+        program(TROUPE_CAF_NODE), "--listen", address_of(host), "--join", cluster(), "--state", state_of(host).string(),
+        "--take-over-after",      "2"};
+    // The others lack the program, and take it.
+    if (host == 0)
+      words.insert(words.end(), {"--program-dir", scratch_runs::programs()});
+    else
+      words.emplace_back("--accept-programs");
     return here.await_node(start_at(host, words));
   }
 
@@ -220,9 +216,11 @@ TEST_CASE_FIXTURE(hosts,
 
   // A terminal that is closed ends what runs in it.
   {
-    auto terminal = start_troupe(submission(here, "night", {"--mirror", here.path("mirror").string(), "--watch"},
-                                            {"--steps", endless, "--workers", "3", "--placement", "spread",
-                                             "--checkpoint-every", "200", "--driver-grace", "10"}));
+    auto words = submission(here, "night", {"--mirror", here.path("mirror").string(), "--watch"},
+                            {"--steps", endless, "--workers", "3", "--placement", "spread", "--checkpoint-every", "200",
+                             "--driver-grace", "10"});
+    *std::ranges::find(words, "charlm") = program(TROUPE_CHARLM);
+    auto terminal = start_troupe(std::move(words));
     here.await(terminal, [&] { return step() > 300; });
     terminal.signal_group(SIGHUP);
     CHECK(terminal.wait() == exit_status{{}, SIGHUP});

@@ -689,7 +689,8 @@ struct launch_journal {
 struct launch {
   launch_journal journal;
   std::shared_ptr<worker_entry> entry = std::make_shared<worker_entry>();
-  std::unique_ptr<actors::process_launcher> launcher = make_local_launcher(drivers_path{}, entry)(journal.events());
+  std::unique_ptr<actors::process_launcher> launcher =
+      make_local_launcher(std::make_shared<program_finder>(drivers_path{}), entry)(journal.events());
 
   launch() {
     entry->open({});

@@ -18,8 +18,10 @@
 #include <nlohmann/json.hpp>
 #include <pwd.h>
 #include <string>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace troupe::tool {
 
@@ -29,6 +31,7 @@ struct arguments {
   cluster_choice cluster;
   runtime::job_record job;
   std::string node;
+  std::vector<std::filesystem::path> beside;
   std::uint64_t time_limit_s = 0;
   std::uint64_t wait_s = 0;
   bool follows = false;
@@ -40,10 +43,26 @@ std::string user_name() {
   return entry != nullptr ? entry->pw_name : std::to_string(::geteuid());
 }
 
-/// A path becomes absolute: the node has another working directory. A name stays one, for the node's `--program-dir`.
+/// Whether the program is named by a path, and not by a name in the nodes' `--program-dir`.
+bool is_path(const std::string& program) {
+  return program.find('/') != std::string::npos;
+}
+
+/// The program, if its file is on this host, and what it needs beside it.
+std::vector<std::filesystem::path> files_to_send(const std::string& program,
+                                                 const std::vector<std::filesystem::path>& beside) {
+  auto code = std::error_code{};
+  if (!is_path(program) || !std::filesystem::is_regular_file(program, code))
+    return {};
+  std::vector<std::filesystem::path> result{program};
+  result.insert(result.end(), beside.begin(), beside.end());
+  return result;
+}
+
+/// A path becomes absolute: the node has another working directory.
 std::string full_path(const std::string& program) {
   auto code = std::error_code{};
-  return program.find('/') == std::string::npos ? program : std::filesystem::absolute(program, code).string();
+  return is_path(program) ? std::filesystem::absolute(program, code).string() : program;
 }
 
 expected<runtime::submitted_job> hand_in(const arguments& given) {
@@ -64,7 +83,14 @@ expected<runtime::submitted_job> hand_in(const arguments& given) {
     TROUPE_TRY(const auto members, runtime::list_members(given.cluster.entries, given.cluster.access));
     TROUPE_TRY(node, find_member(members, node));
   }
-  return runtime::submit_job(given.cluster.entries, std::move(job), node, given.cluster.access);
+  auto files = files_to_send(job.arguments.front(), given.beside);
+  if (files.empty() && !given.beside.empty())
+    return fail(errc::invalid_argument,
+                fmt::format("--with sends files along with the program, and there is no file {} "
+                            "on this host: give the program's path",
+                            job.arguments.front()));
+  return runtime::submit_job(given.cluster.entries, {std::move(job), std::move(node), std::move(files)},
+                             given.cluster.access);
 }
 
 int submit(const arguments& given) {
@@ -80,6 +106,8 @@ int submit(const arguments& given) {
   else
     fmt::print("job {} is on {}{}\n", name, job->host,
                job->what.keepers.size() > 1 ? fmt::format(", and goes on elsewhere if that host is lost") : "");
+  for (const auto& each : submitted->notes)
+    fmt::print(stderr, "{}\n", each);
   if (!submitted->is_kept)
     fmt::print(stderr, "warning: no other node has the job yet: they do not answer {}\n", job->host);
   if (given.follows)
@@ -111,6 +139,13 @@ void add_submit(CLI::App& app, command& chosen) {
       *added, "--env",
       [given](const std::string& name, const std::string& value) { given->job.environment[name] = value; },
       "A variable for the program");
+  added
+      ->add_option("--with", given->beside,
+                   "A file that the program needs beside it, such as the program of its workers; may be repeated. Sent "
+                   "with the program to nodes that lack them and take programs (caf-node --accept-programs)")
+      ->check(CLI::ExistingFile)
+      ->expected(1)
+      ->allow_extra_args(false);
   added->add_option("--mirror", given->job.mirror,
                     "A second place for the checkpoints of runs that name none: a directory, rclone:REMOTE:PATH or "
                     "node:HOST:PORT. From there another node goes on with the job when the host of its driver is lost");
@@ -124,8 +159,10 @@ void add_submit(CLI::App& app, command& chosen) {
   added->add_flag_callback(
       "--json", [given] { given->output = output_format::json; }, "Print JSON, for scripts");
   added
-      ->add_option("PROGRAM", given->job.arguments,
-                   "The program, after --, and its arguments. Its path, or its name in the nodes' --program-dir")
+      ->add_option(
+          "PROGRAM", given->job.arguments,
+          "The program, after --, and its arguments. Its path, which may be sent to the nodes, or its name in the "
+          "nodes' --program-dir")
       ->required()
       ->expected(-1);
   added->positionals_at_end();

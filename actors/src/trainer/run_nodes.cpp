@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -46,6 +47,7 @@ run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_conf
                limited.connect_timeout = std::min(limited.connect_timeout, limit);
                return connect(limited, address);
              }),
+      offers_(self, config.cluster, services),
       roster_({config.scaling, may_carry_gradients(config, services), dial_interval, reconnect_interval}),
       monitor_(config.failure.heartbeat_timeout) {
   if (config.cluster.is_embedded())
@@ -172,7 +174,9 @@ void run_nodes::ask_for_offer(std::uint32_t node) {
             roster_[node].state = node_state::offered;
             opening_ ? open_on(node) : events_->on_node_answered();
           },
-          [this, node, link = links_.number_of(node)](const caf::error& reason) { fail(node, link, reason); });
+          [this, node, link = links_.number_of(node)](const caf::error& reason) {
+            fail(node, link, from_caf(reason));
+          });
 }
 
 void run_nodes::ask_again(const waiting_run& who) {
@@ -220,7 +224,22 @@ void run_nodes::open(opening what) {
 
 void run_nodes::open_on(std::uint32_t node) {
   roster_[node].state = node_state::opening;
-  ask_for_part_address(node, [this, node] { request_open(node); });
+  ask_for_part_address(node, [this, node] { offer_program(node); });
+}
+
+void run_nodes::offer_program(std::uint32_t node) {
+  // A node inside the driver has the program.
+  const auto& address = roster_[node].address;
+  offers_.are_made() && !address.empty() ? offers_.make(node, links_.number_of(node), address) : request_open(node);
+}
+
+void run_nodes::on_offered(const program_offered& message) {
+  if (!message.notice.empty())
+    events_->notify(severity::note, message.notice);
+  if (message.reason.code != errc::none)
+    return fail(message.node, message.connection, message.reason);
+  if (message.connection == links_.number_of(message.node))
+    request_open(message.node);
 }
 
 void run_nodes::ask_for_part_address(std::uint32_t node, std::function<void()> then) {
@@ -232,8 +251,8 @@ void run_nodes::ask_for_part_address(std::uint32_t node, std::function<void()> t
           },
           [this, node, link = links_.number_of(node)](const caf::error& reason) {
             // Any other error means that the run is ending.
-            if (from_caf(reason).code == errc::unreachable)
-              fail(node, link, reason);
+            if (auto ours = from_caf(reason); ours.code == errc::unreachable)
+              fail(node, link, std::move(ours));
           });
 }
 
@@ -254,20 +273,37 @@ void run_nodes::request_open(std::uint32_t node) {
               monitor_.add(node, clock::now());
             mail_[node] = {};
             mail_[node].connect(links_[node]->handle());
+            if (!refusals_.empty())
+              return report_missing();
             events_->on_node_open(node);
           },
-          [this, node, link = links_.number_of(node)](const caf::error& reason) { fail(node, link, reason); });
+          [this, node, link = links_.number_of(node)](const caf::error& reason) {
+            fail(node, link, from_caf(reason));
+          });
+}
+
+/// Reports together what nodes lack that the run cannot begin without.
+void run_nodes::report_missing() {
+  if (!roster_.in_state(node_state::opening).empty())
+    return;
+  auto all = std::exchange(refusals_, {});
+  auto result = all.begin()->second;
+  for (auto each = std::next(all.begin()); each != all.end(); ++each)
+    result.message += "\n" + each->second.message;
+  events_->on_node_missing(std::move(result));
 }
 
 /// A request to this node has failed on this link.
-void run_nodes::fail(std::uint32_t node, std::uint64_t link, const caf::error& reason) {
+void run_nodes::fail(std::uint32_t node, std::uint64_t link, error reason) {
   if (link != links_.number_of(node))
     return;
-  auto ours = from_caf(reason);
-  auto text = fmt::format("node {}: {}", name_of(node), ours.message);
-  const auto is_late = ours.code == errc::timed_out;
-  if (events_->needs_node(node, is_late))
-    return events_->on_node_missing({ours.code, std::move(text)});
+  auto text = fmt::format("node {}: {}", name_of(node), reason.message);
+  const auto is_late = reason.code == errc::timed_out;
+  if (events_->needs_node(node, is_late)) {
+    roster_[node].state = node_state::refused;
+    refusals_.emplace(node, error{reason.code, std::move(text)});
+    return report_missing();
+  }
   auto& state = roster_[node].state;
   if (is_away(state))
     return;
@@ -485,6 +521,7 @@ void run_nodes::kill(std::uint32_t node, worker_id worker, const std::string& wh
 }
 
 void run_nodes::end_run(std::function<void()> done) {
+  offers_.stop();
   opening_.reset();
   std::vector<node_actor> awaited;
   for (std::uint32_t i = 0; i < roster_.size(); ++i) {
@@ -508,6 +545,7 @@ void run_nodes::end_run(std::function<void()> done) {
 }
 
 void run_nodes::abandon() {
+  offers_.stop();
   opening_.reset();
   for (std::uint32_t i = 0; i < roster_.size(); ++i)
     if (links_[i] != nullptr)

@@ -3,6 +3,7 @@
 #include "outbox.hpp"
 #include "trainer/interface.hpp"
 #include "trainer/node_links.hpp"
+#include "trainer/program_offers.hpp"
 #include "trainer/run_files.hpp"
 #include "trainer/severity.hpp"
 #include <troupe/actors/decisions/broken_links.hpp>
@@ -88,6 +89,7 @@ class run_nodes {
   void begin_anew(run_id run);
 
   void on_dialled(node_dialled& message);
+  void on_offered(const program_offered& message);
   void on_down(const node_down& message);
 
   /// Handles a heartbeat. Returns the sender's index; nothing if it is no node, or a node that was given up, which then
@@ -148,10 +150,12 @@ class run_nodes {
   void ask_for_offer(std::uint32_t node);
   void open_on(std::uint32_t node);
   void ask_for_part_address(std::uint32_t node, std::function<void()> then);
+  void offer_program(std::uint32_t node);
   void request_open(std::uint32_t node);
+  void report_missing();
   void readmit(std::uint32_t node);
   void report_silent(clock::time_point now);
-  void fail(std::uint32_t node, std::uint64_t link, const caf::error& reason);
+  void fail(std::uint32_t node, std::uint64_t link, error reason);
 
   trainer_base* self_;
   node_events* events_;
@@ -163,6 +167,7 @@ class run_nodes {
   /// Set while the run waits for resources.
   std::optional<waiting_run> waits_;
   node_links links_;
+  program_offers offers_;
   node_roster roster_;
   heartbeat_monitor<std::uint32_t> monitor_;
   broken_links broken_;
@@ -176,6 +181,8 @@ class run_nodes {
   /// Nodes that may have workers of another driver and have not yet reported them.
   std::set<std::uint32_t> inherited_;
   std::vector<std::string> part_addresses_;
+  /// Why nodes that the run needs cannot open it, until all have answered.
+  std::map<std::uint32_t, error> refusals_;
   /// What users were told last about requests that have failed, by node.
   std::map<std::uint32_t, std::string> complaints_;
 };

@@ -83,6 +83,10 @@ trainer_state::behavior_type trainer_state::make_behavior() {
           nodes_->on_dialled(message);
       },
       [this](const members_listed& answer) { take_members(answer); },
+      [this](const program_offered& message) {
+        if (!is_concluding())
+          nodes_->on_offered(message);
+      },
       [this](const file_notice& notice) { notify(notice.how, notice.text); },
       [this](const condition_question&) { return condition(); },
   };

@@ -9,6 +9,7 @@
 #include "node/in_process_launcher.hpp"
 #include "node/local_launcher.hpp"
 #include "node/visible_gpus.hpp"
+#include "programs/program_offer.hpp"
 
 #include <troupe/actors/node.hpp>
 #include <troupe/actors/trainer.hpp>
@@ -21,11 +22,13 @@
 
 #include <caf/all.hpp>
 #include <caf/io/middleman.hpp>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <cstdio>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 
 namespace troupe {
 
@@ -56,7 +59,8 @@ class embedded_node : public actors::connected_node {
                                                                  const std::optional<function>& in_process) {
     auto entry = std::make_shared<runtime::worker_entry>(keys);
     auto launcher = in_process ? runtime::make_in_process_launcher(*in_process, entry)
-                               : runtime::make_local_launcher(runtime::one_program{program}, entry);
+                               : runtime::make_local_launcher(
+                                     std::make_shared<runtime::program_finder>(runtime::one_program{program}), entry);
     std::shared_ptr<runtime::key_source> source;
     if (keys) {
       TROUPE_TRY(source, runtime::key_source::make(*keys));
@@ -198,8 +202,8 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
   runtime::obey_in_process_variable(config);
   runtime::obey_job_variable(config);
   runtime::name_run(config);
-  auto program = worker_path.empty() ? value_or_throw(runtime::own_program())
-                                     : value_or_throw(runtime::program_file::open(worker_path.string())).identity();
+  const auto program = std::make_shared<const runtime::program_file>(value_or_throw(
+      worker_path.empty() ? runtime::program_file::own() : runtime::program_file::open(worker_path.string())));
   actors::trainer_services services;
   std::optional<function> in_process;
   if (config.scaling.num_workers == worker_range{0}) {
@@ -213,12 +217,22 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
   // A person takes longer to attach a debugger.
   if (config.run.debug_rank)
     config.run.start_timeout = std::chrono::days{1};
-  services.connect_node = [&system, path = program.path, in_process](const cluster_config& cluster,
-                                                                     const std::string& address) {
+  services.connect_node = [&system, path = program->identity().path, in_process](const cluster_config& cluster,
+                                                                                 const std::string& address) {
     return connect_node(system, cluster, address, path, in_process);
   };
   services.list_members = [](const cluster_config& cluster) {
     return runtime::list_members(cluster.entry, {cluster.keys, cluster.insecure, cluster.connect_timeout});
+  };
+  services.offer_program = [program](const cluster_config& cluster, const std::string& address,
+                                     const std::stop_token& stop) -> expected<std::string> {
+    TROUPE_TRY(
+        const auto offered,
+        runtime::offer_program(address, *program, {cluster.keys, cluster.insecure, cluster.connect_timeout}, stop));
+    return offered.what == runtime::program_offer::outcome::sent
+               ? fmt::format("{} was sent to node {} ({:.1f} MB)", program->identity().path, address,
+                             static_cast<double>(offered.bytes) / 1e6)
+               : std::string{};
   };
   services.receive_parts = [is_encrypted = runtime::is_secure(system), ports = config.cluster.ports](
                                const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
@@ -230,8 +244,8 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
   services.open_control_port = [](const std::filesystem::path& directory) {
     return runtime::open_control_port(directory);
   };
-  services.program_path = program.path;
-  services.build_id = program.build_id;
+  services.program_path = program->identity().path;
+  services.build_id = program->identity().build_id;
   if (worker_path.empty())
     services.in_one_process = runtime::in_one_process(runtime::own_arguments(), config.run.name);
   services.compare_numerics = compare_numerics;

@@ -3,6 +3,7 @@
 #include "jobs/job_messages.hpp"
 #include "net/members/member_questions.hpp"
 #include "net/members/ticket_client.hpp"
+#include "programs/program_offer.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -146,26 +147,87 @@ class job_client::impl : public node_of_job {
   using node_of_job::node_of_job;
 };
 
-expected<submitted_job> submit_job(const std::vector<std::string>& entries, job_record job, const std::string& node,
+namespace {
+
+expected<std::vector<program_file>> open_files(const std::vector<std::filesystem::path>& paths) {
+  std::vector<program_file> result;
+  for (const auto& each : paths) {
+    TROUPE_TRY(auto file, program_file::open(each.string()));
+    result.push_back(std::move(file));
+  }
+  return result;
+}
+
+/// What came of sending all files to a node; with `declined`, the node is to have them.
+expected<program_offer> send_files(const std::string& address, const std::vector<program_file>& files,
                                    const member_access& how) {
+  program_offer result{program_offer::outcome::had, 0};
+  for (const auto& each : files) {
+    TROUPE_TRY(const auto offered, offer_program(address, each, how));
+    if (offered.what == program_offer::outcome::declined)
+      return offered;
+    if (offered.what == program_offer::outcome::sent)
+      result.what = offered.what;
+    result.bytes += offered.bytes;
+  }
+  return result;
+}
+
+/// Sends the files to the job's keepers. Those that do not take them keep it no more, unless its host declines, too.
+expected<std::vector<std::string>> provide(job_record& job, const std::vector<program_file>& files,
+                                           const member_access& how) {
+  std::vector<std::string> notes;
+  std::vector<std::string> keepers;
+  for (const auto& address : job.keepers) {
+    const auto is_host = address == job.keepers.front();
+    const auto offered = send_files(address, files, how);
+    if (is_host && !offered)
+      return fail(offered.error().code, fmt::format("the node {}: {}", address, offered.error().message));
+    if (is_host && offered->what == program_offer::outcome::declined)
+      return notes;
+    if (!offered || offered->what == program_offer::outcome::declined) {
+      notes.push_back(fmt::format("the node {} does not keep the job: {}", address,
+                                  offered ? "it lacks the program, and takes none" : offered.error().message));
+      continue;
+    }
+    keepers.push_back(address);
+    if (offered->what == program_offer::outcome::sent)
+      notes.push_back(fmt::format("sent {} to the node {} ({:.1f} MB)", files.front().identity().path, address,
+                                  static_cast<double>(offered->bytes) / 1e6));
+  }
+  job.keepers = std::move(keepers);
+  for (const auto& each : files)
+    job.files.push_back({std::filesystem::path{each.identity().path}.filename().string(), each.identity().build_id});
+  return notes;
+}
+
+} // namespace
+
+expected<submitted_job> submit_job(const std::vector<std::string>& entries, submission what, const member_access& how) {
+  auto& job = what.job;
   TROUPE_TRY(validate(job));
+  TROUPE_TRY(const auto files, open_files(what.files));
   TROUPE_TRY(const auto found, look_around(entries, how));
   if (const auto known = found.jobs.find(job.name); known != found.jobs.end() && !known->second.end)
     return fail(errc::already_exists, fmt::format("job {} runs already, on {}: choose another name, or stop it first",
                                                   job.name, known->second.host));
   // Where it has been, its runs are.
   const auto wanted =
-      node.empty() && found.jobs.contains(job.name) && found.why_not.contains(found.jobs.at(job.name).host)
+      what.node.empty() && found.jobs.contains(job.name) && found.why_not.contains(found.jobs.at(job.name).host)
           ? found.jobs.at(job.name).host
-          : node;
+          : what.node;
   TROUPE_TRY(job.keepers, choose_hosts(found, wanted));
   if (!can_move(job))
     job.keepers.resize(1);
+  auto notes = std::vector<std::string>{};
+  if (!files.empty()) {
+    TROUPE_TRY(notes, provide(job, files, how));
+  }
   known_job asked{job, 1, job.keepers.front(), {}};
   auto host = node_of_job{asked, how};
   TROUPE_TRY(const auto answer, host.ask("submit", {{"job", describe(asked)}}));
   TROUPE_TRY(auto taken, parse_job(answer));
-  return submitted_job{std::move(taken), answer.value("is_kept", true)};
+  return submitted_job{std::move(taken), answer.value("is_kept", true), std::move(notes)};
 }
 
 expected<job_client> job_client::find(const std::vector<std::string>& entries, const std::string& name,

@@ -2,19 +2,16 @@
 
 #include "driver/job_variable.hpp"
 #include "jobs/job_messages.hpp"
+#include "process/own_environment.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <string_view>
 #include <system_error>
 #include <tuple>
-#include <unistd.h>
 #include <utility>
-
-extern char** environ;
 
 namespace troupe::runtime {
 
@@ -40,42 +37,6 @@ std::uint64_t milliseconds_now() {
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
 }
-
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& additions) {
-  std::map<std::string, std::string> variables;
-  for (auto** entry = environ; *entry != nullptr; ++entry) {
-    const auto text = std::string{*entry};
-    if (const auto mark = text.find('='); mark != std::string::npos && mark > 0)
-      variables[text.substr(0, mark)] = text.substr(mark + 1);
-  }
-  for (const auto& [name, value] : additions)
-    variables[name] = value;
-  std::vector<std::string> result;
-  for (const auto& [name, value] : variables)
-    result.push_back(name + "=" + value);
-  return result;
-}
-
-struct path_of_program {
-  const std::string& named;
-
-  expected<fs::path> operator()(const program_directory& source) const {
-    const auto name = fs::path{named}.filename();
-    if (name.empty() || name == "." || name == "..")
-      return fail(errc::not_found, fmt::format("'{}' names no program in {}", named, source.path.string()));
-    return source.path / name;
-  }
-
-  expected<fs::path> operator()(drivers_path) const {
-    if (!fs::path{named}.is_absolute())
-      return fail(errc::invalid_argument, fmt::format("'{}' is no absolute path, which this node needs", named));
-    return fs::path{named};
-  }
-
-  expected<fs::path> operator()(const one_program& /*source*/) const {
-    return fail(errc::unsatisfiable, "a node inside a driver hosts no drivers");
-  }
-};
 
 } // namespace
 
@@ -158,7 +119,8 @@ expected<known_job> job_host::submit(const job_record& what) {
   if (!how_.why_not.empty())
     return fail(errc::unsatisfiable, fmt::format("the node {} hosts no drivers: {}", how_.address, how_.why_not));
   TROUPE_TRY(validate(what));
-  TROUPE_TRY(std::ignore, open_program(what));
+  if (const auto startable = how_.programs.check(what); !startable)
+    return fail(startable.error().code, fmt::format("{} (on the node {})", startable.error().message, how_.address));
   const auto lock = std::lock_guard{mutex_};
   if (is_leaving_)
     return fail(errc::unsatisfiable, fmt::format("the node {} ends", how_.address));
@@ -169,6 +131,7 @@ expected<known_job> job_host::submit(const job_record& what) {
   known_job made{what, known != jobs_.end() ? known->second.job.term + 1 : 1, how_.address, {}};
   TROUPE_TRY(directory_->save(made));
   add(made).driver = dead_driver{clock::now()};
+  keep_program(made);
   say(fmt::format("has job {}, of {}", what.name, what.submitter.empty() ? "somebody" : what.submitter));
   wake();
   return made;
@@ -300,6 +263,7 @@ void job_host::learn(const std::string& from, const known_job& job, std::chrono:
   }
   if (known == jobs_.end()) {
     save(add(job));
+    keep_program(job);
     say(fmt::format("keeps job {}, which is on {}, and takes it over if that host is lost", job.what.name, job.host));
     known = jobs_.find(job.what.name);
   }
@@ -325,6 +289,7 @@ void job_host::adopt(entry& x, const known_job& job) {
   x.informed.clear();
   x.watch.begin(clock::now());
   save(x);
+  keep_program(job);
   if (!job.end && is_here(job)) {
     if (std::holds_alternative<no_driver>(x.driver))
       x.driver = dead_driver{clock::now()};
@@ -336,6 +301,14 @@ void job_host::adopt(entry& x, const known_job& job) {
   } else if (!std::holds_alternative<starting_driver>(x.driver)) {
     x.driver = no_driver{};
   }
+}
+
+void job_host::keep_program(const known_job& job) const {
+  const auto directory = directory_->of(job.what.name);
+  if (job.end)
+    return job_programs::drop(directory);
+  if (const auto kept = how_.programs.keep(job.what, directory); !kept)
+    say(fmt::format("warning: {}", kept.error().message));
 }
 
 void job_host::look(entry& x) {
@@ -375,14 +348,6 @@ void job_host::work(const std::stop_token& stop) {
   }
 }
 
-expected<program_file> job_host::open_program(const job_record& job) const {
-  TROUPE_TRY(const auto path, std::visit(path_of_program{job.arguments.front()}, how_.programs));
-  auto program = program_file::open(path.string());
-  if (!program)
-    return fail(program.error().code, fmt::format("{} (on the node {})", program.error().message, how_.address));
-  return program;
-}
-
 expected<process_spec> job_host::specification_of(const known_job& known, const program_file& program) const {
   const auto& job = known.what;
   process_spec result;
@@ -414,7 +379,7 @@ expected<process_spec> job_host::specification_of(const known_job& known, const 
 
 void job_host::start(entry& x) {
   const auto name = x.job.what.name;
-  auto opened = open_program(x.job.what);
+  auto opened = how_.programs.open(x.job.what, directory_->of(name));
   if (!opened)
     return conclude(x, {job_outcome::failed, 1, opened.error().message, 0});
   // Stays open until the process executes it.
@@ -476,6 +441,7 @@ void job_host::conclude(entry& x, job_end end) {
   x.job.end = std::move(end);
   x.informed.clear();
   save(x);
+  keep_program(x.job);
 }
 
 void job_host::save(const entry& x) const {

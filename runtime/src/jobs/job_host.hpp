@@ -2,8 +2,8 @@
 
 #include "jobs/driver_restarts.hpp"
 #include "jobs/job_directory.hpp"
+#include "jobs/job_programs.hpp"
 #include "jobs/job_watch.hpp"
-#include "node/local_launcher.hpp"
 
 #include <troupe/error.hpp>
 #include <troupe/runtime/jobs.hpp>
@@ -31,7 +31,7 @@ namespace troupe::runtime {
 struct job_settings {
   /// Where the jobs are kept. Made with the first job.
   std::filesystem::path state;
-  program_source programs;
+  job_programs programs;
   /// Of the node, for its drivers.
   std::string address;
   bool insecure = false;
@@ -152,10 +152,11 @@ class job_host {
   entry& add(known_job job);
   void learn(const std::string& from, const known_job& job, std::chrono::milliseconds host_silent_for);
   void adopt(entry& x, const known_job& job);
+  /// The files of a job that this node may have to start.
+  void keep_program(const known_job& job) const;
   [[nodiscard]] bool is_here(const known_job& job) const { return job.host == how_.address; }
   void start(entry& x);
   [[nodiscard]] expected<process_spec> specification_of(const known_job& known, const program_file& program) const;
-  [[nodiscard]] expected<program_file> open_program(const job_record& job) const;
   void on_started(const std::string& name, const expected<pid_t>& pid);
   void on_exit(const exit_report& how);
   void conclude(entry& x, job_end end);

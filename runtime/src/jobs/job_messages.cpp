@@ -1,6 +1,7 @@
 #include "jobs/job_messages.hpp"
 
 #include <troupe/config.hpp>
+#include <troupe/mirror_place.hpp>
 
 #include <fmt/format.h>
 
@@ -26,6 +27,8 @@ std::size_t size_of(const job_record& job) {
     result += name.size() + value.size() + 2;
   for (const auto& each : job.keepers)
     result += each.size();
+  for (const auto& each : job.files)
+    result += each.name.size() + each.build_id.size();
   return result;
 }
 
@@ -53,11 +56,19 @@ job_end end_in(const json& text) {
           text.at("reason").get<std::string>(), text.at("at").get<std::uint64_t>()};
 }
 
+std::vector<sent_file> files_in(const json& text) {
+  std::vector<sent_file> result;
+  for (const auto& each : text.value("files", json::array()))
+    result.push_back({each.at("name").get<std::string>(), each.at("build_id").get<std::string>()});
+  return result;
+}
+
 known_job job_in(const json& text) {
   known_job result;
   auto& what = result.what;
   what.name = text.at("name").get<std::string>();
   what.arguments = text.at("arguments").get<std::vector<std::string>>();
+  what.files = files_in(text);
   what.environment = text.value("environment", std::map<std::string, std::string>{});
   what.directory = text.value("directory", std::string{});
   what.mirror = text.value("mirror", std::string{});
@@ -109,6 +120,9 @@ expected<void> validate(const job_record& job) {
   if (has_zero(job))
     return fail(errc::invalid_argument,
                 fmt::format("an argument or a variable of job {} contains a zero byte, or has no name", job.name));
+  for (const auto& each : job.files)
+    if (!is_plain_path(each.name) || each.name.find('/') != std::string::npos || each.build_id.empty())
+      return fail(errc::invalid_argument, fmt::format("'{}' cannot name a file of job {}", each.name, job.name));
   if (job.keepers.size() > most_keepers)
     return fail(errc::invalid_argument, fmt::format("job {} has {} nodes that may host it: {} at most", job.name,
                                                     job.keepers.size(), most_keepers));
@@ -136,6 +150,8 @@ json describe(const known_job& job) {
               {"submitted", what.submitted},
               {"term", job.term},
               {"host", job.host}};
+  for (const auto& each : what.files)
+    result["files"].push_back({{"name", each.name}, {"build_id", each.build_id}});
   if (job.end)
     result["end"] = describe(*job.end);
   return result;

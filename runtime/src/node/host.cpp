@@ -12,6 +12,7 @@
 #include "node/local_launcher.hpp"
 #include "node/membership.hpp"
 #include "node/visible_gpus.hpp"
+#include "programs/program_service.hpp"
 
 #include <troupe/actor_system.hpp>
 #include <troupe/actors/node.hpp>
@@ -107,15 +108,24 @@ struct node_keys {
 };
 
 expected<program_source> find_programs(const node_options& options) {
+  if (options.insecure && options.accept_programs)
+    return fail(errc::invalid_argument,
+                "a node that does not know who connects (--insecure) takes no programs: leave --accept-programs out");
   if (!options.program_directory.empty())
     return program_directory{options.program_directory};
   if (is_loopback(options.listen.host) && !options.insecure)
     return drivers_path{};
+  if (options.accept_programs)
+    return sent_programs{};
   return fail(errc::invalid_argument,
-              fmt::format("a node that {} starts only the programs of one directory: name it with --program-dir",
+              fmt::format("a node that {} starts only the programs of one directory: name it with --program-dir{}",
                           options.insecure ? "does not know who connects (--insecure)"
-                                           : "listens beyond loopback, on " + to_string(options.listen)));
+                                           : "listens beyond loopback, on " + to_string(options.listen),
+                          options.insecure ? "" : ", or let drivers send theirs with --accept-programs"));
 }
+
+/// In the directory of the jobs, none of which can have this name.
+constexpr auto sent_programs_name = ".programs";
 
 std::shared_ptr<node_service> shelf_of(const node_options& options) {
   if (options.mirror.empty())
@@ -221,6 +231,8 @@ class node_host::impl {
 
   impl(const node_options& options, node_keys keys, program_source programs, std::vector<std::string> devices)
       : keys_(std::move(keys)),
+        sent_programs_(options.accept_programs ? std::make_shared<program_cache>(*options.accept_programs) : nullptr),
+        programs_(std::make_shared<const program_finder>(std::move(programs), sent_programs_)),
         config_(make_config(keys_.for_workers(), is_loopback(options.listen.host))),
         system_(*config_),
         entry_(std::make_shared<worker_entry>(keys_.for_workers())) {
@@ -240,7 +252,7 @@ class node_host::impl {
     config.on_status = [members = members_](const actors::node_status& now) {
       members->set_status(now.phase, now.free, now.runs);
     };
-    node_ = actors::spawn_node(system_, std::move(config), make_local_launcher(std::move(programs), entry_));
+    node_ = actors::spawn_node(system_, std::move(config), make_local_launcher(programs_, entry_));
     if (keys_.outer)
       key_watch_ = system_.spawn<key_watch>(keys_.outer, members_);
     if (!is_loopback(options.listen.host))
@@ -266,7 +278,7 @@ class node_host::impl {
 
   /// Workers always connect over loopback, with this machine's keys. A node that does not listen there opens a second
   /// port for them.
-  expected<void> open(const node_options& options, program_source programs) {
+  expected<void> open(const node_options& options) {
     const auto& listen = options.listen;
     const auto& metrics = options.metrics;
     if (!is_loopback(listen.host)) {
@@ -282,8 +294,11 @@ class node_host::impl {
     if (is_loopback(listen.host))
       entry_->open(address_);
     const auto address = to_string(endpoint{reachable_name(listen.host), port});
-    TROUPE_TRY(auto jobs, job_host::make({options.state.empty() ? default_state_directory(address_) : options.state,
-                                          std::move(programs),
+    const auto state = options.state.empty() ? default_state_directory(address_) : options.state;
+    if (sent_programs_)
+      sent_programs_->open(state / sent_programs_name);
+    TROUPE_TRY(auto jobs, job_host::make({state,
+                                          job_programs{programs_},
                                           address,
                                           options.insecure,
                                           options.keys,
@@ -300,7 +315,10 @@ class node_host::impl {
                      if (const auto strong = node.lock())
                        obey(caf::actor_cast<actors::node_actor>(strong), what);
                    },
-                   {{"job", jobs_}, {"jobs", jobs_}, {"mirror", shelf_of(options)}});
+                   {{"job", jobs_},
+                    {"jobs", jobs_},
+                    {"mirror", shelf_of(options)},
+                    {"program", std::make_shared<program_service>(programs_)}});
     return {};
   }
 
@@ -336,6 +354,9 @@ class node_host::impl {
   }
 
   node_keys keys_;
+  /// Null for a node that takes no programs.
+  std::shared_ptr<program_cache> sent_programs_;
+  std::shared_ptr<const program_finder> programs_;
   std::unique_ptr<caf::actor_system_config> config_;
   caf::actor_system system_;
   std::shared_ptr<worker_entry> entry_;
@@ -358,8 +379,8 @@ expected<node_host> node_host::start(const node_options& options) {
   TROUPE_TRY(auto programs, find_programs(options));
   TROUPE_TRY(auto devices, gpus_to_offer(options.gpus));
   init_meta_objects();
-  auto state = std::make_unique<impl>(options, std::move(keys), programs, std::move(devices));
-  TROUPE_TRY(state->open(options, std::move(programs)));
+  auto state = std::make_unique<impl>(options, std::move(keys), std::move(programs), std::move(devices));
+  TROUPE_TRY(state->open(options));
   state->join(options.join);
   return node_host{std::move(state)};
 }

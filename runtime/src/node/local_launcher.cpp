@@ -78,59 +78,12 @@ void raise_descriptor_limit() {
   std::ignore = ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-expected<program_file> open_at(const std::filesystem::path& path) {
-  auto program = program_file::open(path.string());
-  if (!program)
-    return fail(program.error().code, fmt::format("{} (on host {}): install the driver's program there at the same "
-                                                  "path, or start caf-node with --program-dir",
-                                                  program.error().message, local_host_name()));
-  return program;
-}
-
-/// The processor and the shared libraries of this host fit the program.
-expected<void> check_host(const program_file& program) {
-  const auto& path = program.identity().path;
-  if (auto fits = check_processor(program.fd(), path); !fits)
-    return fail(fits.error().code, fmt::format("host {}: {}", local_host_name(), fits.error().message));
-  const auto missing = missing_libraries(program.fd(), make_environment({}, {}));
-  if (!missing.empty())
-    return fail(errc::program_mismatch,
-                fmt::format("host {} lacks shared libraries of {}: {}; install the packages that contain them there",
-                            local_host_name(), path, fmt::join(missing, ", ")));
-  return {};
-}
-
-struct program_opener {
-  const open_run& request;
-
-  expected<program_file> operator()(const program_directory& source) const {
-    const auto name = std::filesystem::path{request.program_path}.filename();
-    if (name.empty() || name == "." || name == "..")
-      return fail(errc::program_mismatch, fmt::format("'{}' does not name a program in {} on host {}",
-                                                      request.program_path, source.path.string(), local_host_name()));
-    return open_at(source.path / name);
-  }
-
-  expected<program_file> operator()(drivers_path) const { return open_at(request.program_path); }
-
-  expected<program_file> operator()(const one_program& source) const {
-    if (request.program_path != source.path)
-      return fail(errc::program_mismatch,
-                  fmt::format("the node inside a driver starts {}, and not {}", source.path, request.program_path));
-    auto own = program_file::own();
-    return own && own->identity().build_id == request.build_id ? std::move(own) : open_at(source.path);
-  }
-};
-
-expected<program_file> open_program(const program_source& source, const open_run& request) {
-  return std::visit(program_opener{request}, source);
-}
-
 /// The worker processes of one node. The supervisor's callbacks run on their own thread.
 class local_launcher : public actors::process_launcher {
  public:
-  local_launcher(program_source source, std::shared_ptr<const worker_entry> entry, actors::launcher_events events)
-      : source_(std::move(source)), entry_(std::move(entry)), events_(std::move(events)) {}
+  local_launcher(std::shared_ptr<const program_finder> finder, std::shared_ptr<const worker_entry> entry,
+                 actors::launcher_events events)
+      : finder_(std::move(finder)), entry_(std::move(entry)), events_(std::move(events)) {}
 
   expected<void> init() {
     raise_descriptor_limit();
@@ -146,20 +99,9 @@ class local_launcher : public actors::process_launcher {
   }
 
   expected<std::string> open(const open_run& request) override {
-    auto program = open_program(source_, request);
-    if (!program)
-      return fail(std::move(program.error()));
-    // The driver's own program runs already.
-    if (!std::holds_alternative<one_program>(source_))
-      TROUPE_TRY(check_host(*program));
-    if (program->identity().build_id != request.build_id)
-      return fail(errc::program_mismatch,
-                  fmt::format("{} on host {} is build {}, but the driver is build {}: install the same build on all "
-                              "hosts",
-                              program->identity().path, local_host_name(), program->identity().build_id,
-                              request.build_id));
-    auto result = program->identity().path;
-    programs_.insert_or_assign(request.run, std::make_shared<const program_file>(std::move(*program)));
+    TROUPE_TRY(auto program, finder_->find(request.program_path, request.build_id));
+    auto result = program.identity().path;
+    programs_.insert_or_assign(request.run, std::make_shared<const program_file>(std::move(program)));
     return result;
   }
 
@@ -249,7 +191,7 @@ class local_launcher : public actors::process_launcher {
       events_.ended(describe_end(found.mapped().run, found.mapped().worker, report));
   }
 
-  program_source source_;
+  std::shared_ptr<const program_finder> finder_;
   std::shared_ptr<const worker_entry> entry_;
   actors::launcher_events events_;
   std::map<run_id, std::shared_ptr<const program_file>> programs_;
@@ -297,10 +239,11 @@ expected<worker_bootstrap> parse_bootstrap(const std::string& text) {
   return result;
 }
 
-actors::launcher_factory make_local_launcher(program_source source, std::shared_ptr<const worker_entry> entry) {
-  return [source = std::move(source),
+actors::launcher_factory make_local_launcher(std::shared_ptr<const program_finder> finder,
+                                             std::shared_ptr<const worker_entry> entry) {
+  return [finder = std::move(finder),
           entry = std::move(entry)](actors::launcher_events events) -> std::unique_ptr<actors::process_launcher> {
-    auto result = std::make_unique<local_launcher>(source, entry, std::move(events));
+    auto result = std::make_unique<local_launcher>(finder, entry, std::move(events));
     value_or_throw(result->init());
     return result;
   };

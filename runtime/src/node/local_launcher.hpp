@@ -1,18 +1,17 @@
 #pragma once
 
+#include "programs/program_finder.hpp"
+
 #include <troupe/actors/process_launcher.hpp>
 #include <troupe/config.hpp>
 #include <troupe/runtime/keys.hpp>
 #include <troupe/runtime/process.hpp>
-#include <troupe/runtime/program.hpp>
 
 #include <array>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 namespace troupe::runtime {
@@ -37,24 +36,6 @@ class worker_entry {
   std::shared_future<endpoint> node_{promise_.get_future()};
 };
 
-/// Starts the programs of this directory, by their file names, wherever the driver has its own.
-struct program_directory {
-  std::filesystem::path path;
-};
-
-/// Starts any program, at the driver's path. For a node that only its own user on its own host can command, who can
-/// start programs anyway.
-struct drivers_path {};
-
-/// For a node inside the driver: starts this program. If it is the driver's own, the running one is used, even if its
-/// file has been replaced.
-struct one_program {
-  std::string path;
-};
-
-/// The only programs that a node starts.
-using program_source = std::variant<program_directory, drivers_path, one_program>;
-
 /// The environment variable that marks a process as a worker.
 inline constexpr const char* worker_variable = "TROUPE_WORKER";
 
@@ -76,8 +57,9 @@ struct worker_bootstrap {
 [[nodiscard]] std::string to_text(const worker_bootstrap& bootstrap);
 [[nodiscard]] expected<worker_bootstrap> parse_bootstrap(const std::string& text);
 
-/// Starts worker processes on this machine. `entry` is shared with the code that opens the node's port.
-[[nodiscard]] actors::launcher_factory make_local_launcher(program_source source,
+/// Starts worker processes of the programs that `finder` finds. `entry` is shared with the code that opens the node's
+/// port.
+[[nodiscard]] actors::launcher_factory make_local_launcher(std::shared_ptr<const program_finder> finder,
                                                            std::shared_ptr<const worker_entry> entry);
 
 } // namespace troupe::runtime

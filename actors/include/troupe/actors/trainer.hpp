@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,11 @@ struct trainer_services {
   /// once.
   std::function<expected<std::unique_ptr<connected_node>>(const cluster_config&, const std::string& address)>
       connect_node;
+  /// Offers the workers' program to the node at an address, which takes it if it lacks it and may. Returns what users
+  /// are to be told; empty if nothing was sent. Fails if the node takes programs, and not this one. May take as long as
+  /// the network, until `stop` is requested. May be empty: nodes have the program.
+  std::function<expected<std::string>(const cluster_config&, const std::string& address, const std::stop_token& stop)>
+      offer_program = {};
   /// The members of the cluster whose entry nodes are configured. May be empty where none are.
   std::function<expected<std::vector<listed_member>>(const cluster_config&)> list_members;
   /// Takes parts of this run's checkpoints into a directory. May be empty: all workers share it then.

@@ -17,6 +17,14 @@
 /// that it was submitted from, and its driver is started again when it dies.
 namespace troupe::runtime {
 
+/// A file that came with a job: its name, and its `program_identity::build_id`.
+struct sent_file {
+  std::string name;
+  std::string build_id;
+
+  bool operator==(const sent_file&) const = default;
+};
+
 /// What was submitted.
 struct job_record {
   /// Its runs have this name where the program gives none. As for a run: letters, digits, '.', '_' and '-'.
@@ -24,6 +32,9 @@ struct job_record {
   /// The program and its arguments. A node that was started with `--program-dir` looks there for the program, by its
   /// file name.
   std::vector<std::string> arguments;
+  /// The program and files that it needs beside it, as `submit_job` has sent them to the node; empty: the node has the
+  /// program.
+  std::vector<sent_file> files = {};
   /// Added to the node's environment.
   std::map<std::string, std::string> environment = {};
   /// On the node; empty: a directory of the job's own, which then contains its runs, too.
@@ -95,13 +106,25 @@ struct submitted_job {
   known_job job;
   /// False if no other node has it yet, of those that are to keep it.
   bool is_kept = true;
+  /// What was sent, and which nodes do not keep the job because they did not take its program. For people.
+  std::vector<std::string> notes = {};
 };
 
-/// Has a node run a job: the one at the address `node`, or one that hosts fewest where that is empty. Up to two others
-/// keep a job that can move, and take it over when that host is lost. Fails with `errc::already_exists` for the name of
-/// a job that has not ended, and with what the nodes say where none takes it. Returns the job.
-[[nodiscard]] expected<submitted_job> submit_job(const std::vector<std::string>& entries, job_record job,
-                                                 const std::string& node, const member_access& how);
+/// How a job is submitted.
+struct submission {
+  job_record job;
+  /// The address of the node that runs it; empty: one that hosts fewest.
+  std::string node = {};
+  /// The program on this host, and the files that it needs beside it, to be sent to nodes that lack them and take
+  /// programs. A node that takes none has the program. May be empty.
+  std::vector<std::filesystem::path> files = {};
+};
+
+/// Has a node run a job. Up to two others keep a job that can move, and take it over when that host is lost. Fails with
+/// `errc::already_exists` for the name of a job that has not ended, and with what the nodes say where none takes it.
+/// Returns the job.
+[[nodiscard]] expected<submitted_job> submit_job(const std::vector<std::string>& entries, submission what,
+                                                 const member_access& how);
 
 /// Questions about one job, for the node that hosts it. Used by one thread. Each blocks, for no longer than a minute.
 class job_client {

@@ -28,9 +28,12 @@ struct node_options {
   std::map<std::string, std::uint64_t> custom;
   /// By name, for runs that ask for nodes with certain ones.
   std::map<std::string, std::string> labels;
-  /// Contains the programs that may be started, under their file names. Empty means at the path given by the driver,
-  /// which only a node on loopback with keys permits.
+  /// Contains the programs that may be started, under their file names. Empty means at the path given by the driver on
+  /// a node on loopback with keys; on others only what `accept_programs` lets in.
   std::filesystem::path program_directory;
+  /// Takes programs that it lacks from drivers and tools with the role driver, and keeps as many bytes of them in
+  /// STATE/.programs. Not with `insecure`. Nothing: it takes none.
+  std::optional<std::uint64_t> accept_programs;
   bool insecure = false;
   std::filesystem::path keys;
   /// Where to serve the node's metrics over HTTP; port 0 for any. Nothing listens without it.
@@ -55,7 +58,7 @@ struct node_options {
 class node_host {
  public:
   /// Opens the port. Fails if the address cannot be bound, and if others than this user on this host could connect: if
-  /// there is no certificate then (unless `insecure`), or no directory of programs.
+  /// there is no certificate then (unless `insecure`), or no programs that it may start.
   [[nodiscard]] static expected<node_host> start(const node_options& options);
 
   node_host(node_host&&) noexcept;

@@ -1,0 +1,103 @@
+#include "programs/program_offer.hpp"
+
+#include "net/members/base64.hpp"
+#include "net/members/ticket_client.hpp"
+#include "programs/program_cache.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+namespace troupe::runtime {
+
+namespace {
+
+using json = nlohmann::json;
+using namespace std::chrono_literals;
+
+/// A node writes a piece, or reads a whole program, in this time.
+constexpr auto patience = 60s;
+constexpr auto answer_limit = 30s;
+
+member_access patient(member_access how) {
+  how.limit = std::max<std::chrono::milliseconds>(how.limit, answer_limit);
+  return how;
+}
+
+expected<void> read_at(const program_file& program, std::uint64_t offset, std::string& piece) {
+  for (std::size_t done = 0; done < piece.size();) {
+    const auto got = ::pread(program.fd(), piece.data() + done, piece.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got <= 0)
+      return fail(errc::io_error, fmt::format("cannot read {} at {}", program.identity().path, offset + done));
+    done += static_cast<std::size_t>(got);
+  }
+  return {};
+}
+
+class sender {
+ public:
+  sender(const std::string& address, const program_file& program, const member_access& how, const std::stop_token& stop)
+      : node_(address, patient(how)), program_(program), stop_(stop) {}
+
+  expected<json> ask(const char* what, json with) {
+    with.update({{"ask", "program"}, {"do", what}});
+    return node_.ask(std::move(with), patience, stop_);
+  }
+
+  expected<std::uint64_t> send() {
+    struct stat status {};
+    if (::fstat(program_.fd(), &status) != 0)
+      return fail(system_error(program_.identity().path));
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    TROUPE_TRY(const auto begun,
+               ask("begin", {{"build_id", program_.identity().build_id},
+                             {"name", std::filesystem::path{program_.identity().path}.filename().string()},
+                             {"size", size}}));
+    const auto upload = begun.value("upload", std::string{});
+    auto digest = serialization::sha256{};
+    auto piece = std::string{};
+    for (std::uint64_t done = 0; done < size; done += piece.size()) {
+      piece.resize(std::min<std::uint64_t>(program_piece_bytes, size - done));
+      TROUPE_TRY(read_at(program_, done, piece));
+      digest.update(serialization::bytes_of(piece));
+      TROUPE_TRY(ask("write", {{"upload", upload}, {"offset", done}, {"data", to_base64(piece)}}));
+    }
+    TROUPE_TRY(ask("finish", {{"upload", upload}, {"sha256", digest.hex_digest()}}));
+    return size;
+  }
+
+ private:
+  ticket_client node_;
+  const program_file& program_;
+  std::stop_token stop_;
+};
+
+} // namespace
+
+expected<program_offer> offer_program(const std::string& address, const program_file& program, const member_access& how,
+                                      const std::stop_token& stop) {
+  sender to{address, program, how, stop};
+  const auto known = to.ask("has", {{"path", program.identity().path}, {"build_id", program.identity().build_id}});
+  // A node that is older than this question, and that has been connected to, will say itself what it lacks.
+  if (!known && known.error().code == errc::aborted)
+    return fail(known.error());
+  if (known && known->value("has", false))
+    return program_offer{program_offer::outcome::had, 0};
+  if (!known || !known->value("accepts", false))
+    return program_offer{};
+  auto sent = to.send();
+  if (!sent)
+    return fail(sent.error().code,
+                fmt::format("it does not take {}: {}", program.identity().path, sent.error().message));
+  return program_offer{program_offer::outcome::sent, *sent};
+}
+
+} // namespace troupe::runtime

@@ -81,7 +81,8 @@ void run_keys::press(char key) {
     say_(paused_ ? "pausing the run; p resumes it" : "resuming the run");
     return paused_ ? trainer_.pause() : trainer_.resume();
   case 'c':
-    return trainer_.save_checkpoint();
+    trainer_.save_checkpoint();
+    return;
   case 'q':
     say_("stopping after this step");
     return trainer_.stop();

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+#include <utility>
 
 namespace {
 
@@ -50,6 +51,20 @@ int print_lines(const char* count) {
   for (int i = 0; i < std::atoi(count); ++i)
     std::printf("line %d\n", i);
   return 0;
+}
+
+/// Prints its bootstraps, one after the other, until it is to end.
+int print_bootstraps() {
+  auto text = read_bootstrap(bootstrap_fd);
+  while (text && *text != "end") {
+    std::printf("%s\n", text->c_str());
+    std::fflush(stdout);
+    auto next = await_next_bootstrap(reuse_fd);
+    if (!next || !next->descriptor_socket)
+      return 1;
+    text = std::move(next->text);
+  }
+  return text ? 0 : 1;
 }
 
 int print_bootstrap() {
@@ -174,6 +189,8 @@ int main(int argc, char** argv) {
     return print_long_line(argument);
   if (verb == "lines")
     return print_lines(argument);
+  if (verb == "bootstraps")
+    return print_bootstraps();
   if (verb == "bootstrap")
     return print_bootstrap();
   if (verb == "descriptors")

@@ -35,6 +35,8 @@ struct record {
   std::vector<std::string> out;
   std::vector<std::string> err;
   std::vector<exit_report> reports;
+  /// How much of `out` had come whenever it was idle.
+  std::vector<std::size_t> lines_when_idle;
 };
 
 /// Collects what the supervisor reports, and lets tests wait for it.
@@ -53,6 +55,13 @@ class journal {
                   std::lock_guard guard{mutex_};
                   records_[report.pid].reports.push_back(report);
                   changed_.notify_all();
+                },
+            .on_idle =
+                [this](pid_t pid) {
+                  std::lock_guard guard{mutex_};
+                  auto& x = records_[pid];
+                  x.lines_when_idle.push_back(x.out.size());
+                  changed_.notify_all();
                 }};
   }
 
@@ -62,6 +71,10 @@ class journal {
 
   record wait_for_line(pid_t pid) {
     return wait_until(pid, [](const record& x) { return !x.out.empty(); });
+  }
+
+  record wait_until_idle(pid_t pid, std::size_t times) {
+    return wait_until(pid, [&](const record& x) { return x.lines_when_idle.size() >= times; });
   }
 
   std::size_t records() {
@@ -415,6 +428,35 @@ TEST_CASE("a program that is replaced after it was opened still runs in its old 
   auto pid = f.supervisor.start(spec);
   REQUIRE(pid);
   CHECK(f.events.wait_for_end(*pid).reports.front().exit_code == 7);
+}
+
+TEST_CASE_FIXTURE(fixture,
+                  "a reusable child gets one bootstrap after the other, and what it wrote comes before it is idle") {
+  std::array<int, 2> sockets{};
+  REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets.data()) == 0);
+  const unique_fd ours{sockets[0]};
+  const unique_fd theirs{sockets[1]};
+  auto how = spec({"bootstraps"});
+  how.bootstrap = "first";
+  how.descriptor_socket = theirs.get();
+  how.is_reusable = true;
+  const auto started = supervisor.start(how);
+  REQUIRE(started);
+  const auto pid = *started;
+  events.wait_until_idle(pid, 1);
+  REQUIRE(supervisor.reuse(pid, "second", theirs.get()));
+  const auto second = events.wait_until_idle(pid, 2);
+  CHECK(second.out == std::vector<std::string>{"first", "second"});
+  CHECK(second.lines_when_idle == std::vector<std::size_t>{1, 2});
+  REQUIRE(supervisor.reuse(pid, "end", theirs.get()));
+  const auto ended = events.wait_for_end(pid);
+  CHECK(ended.reports.front().exit_code == 0);
+  CHECK(supervisor.reuse(pid, "third", theirs.get()).error().code == errc::worker_lost);
+}
+
+TEST_CASE_FIXTURE(fixture, "a child that is not reusable takes no other bootstrap") {
+  const auto pid = start({"wait"});
+  CHECK(supervisor.reuse(pid, "second", 0).error().code == errc::worker_lost);
 }
 
 } // namespace troupe::runtime

@@ -2,10 +2,12 @@
 
 #include <troupe/app.hpp>
 #include <troupe/config.hpp>
+#include <troupe/error.hpp>
 #include <troupe/result.hpp>
 
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 
@@ -48,6 +50,24 @@ class trainer {
   /// finishes the step and takes a checkpoint, the second stops at once. Can be called again for another attempt.
   [[nodiscard]] run_result fit();
 
+  /// From now on the processes of workers that are released wait for the next `run` or `fit`, which saves it their
+  /// start: loading libraries, starting frameworks. It changes nothing else, neither results nor what happens when a
+  /// worker is lost: a process is used again only for the same program with the same arguments and GPUs. Variables that
+  /// the training function does not track, such as statics, are as the last run of the process left them. Does nothing
+  /// if it has been called. Fails as `prepare` does, and if the workers' program cannot be opened.
+  ///
+  /// With `cluster` nodes, only connections and keys are kept: caf-nodes start each run's processes anew.
+  [[nodiscard]] expected<void> start();
+
+  /// Trains with this function of the app, as `fit`, after `start`. The n-th run since then, if not the first, is named
+  /// NAME-n, so that the same program resumes the same runs. `config` may differ from the trainer's; its `cluster` is
+  /// not used. Throws `exception` for a function that is not the app's.
+  [[nodiscard]] run_result run(const function& train);
+  [[nodiscard]] run_result run(const function& train, trainer_config config);
+
+  /// Ends the processes that wait. Returns when none is left. The destructor does so, too.
+  void shutdown();
+
   /// As `fit`, but throws a failed run's reason as an `exception`. Returns the result of a completed run, and of one
   /// that was stopped as asked: `run_result::status` tells them apart.
   run_result fit_or_throw();
@@ -55,8 +75,10 @@ class trainer {
   /// Requests a stop, as the first SIGINT does. From any thread; no effect outside `fit`.
   void stop();
 
-  /// Requests a checkpoint after the current step. From any thread.
-  void save_checkpoint();
+  /// Requests a checkpoint after the current step. From any thread. The answer, which need not be waited for, is the
+  /// checkpoint's directory once it is durable; without a run under way, if the checkpoint fails, and if the run ends
+  /// without one, it is the reason. Do not wait in a callback, which holds up what the answer comes with.
+  std::shared_future<expected<std::filesystem::path>> save_checkpoint();
 
   /// Requests another number of workers, from 1 to the number of shards. From any thread.
   void resize(std::uint32_t workers);

@@ -3,15 +3,12 @@
 #include "driver/control_port.hpp"
 #include "driver/job_variable.hpp"
 #include "driver/run_naming.hpp"
+#include "driver/trainer_spawning.hpp"
 #include "monitoring/monitor.hpp"
 #include "net/connection.hpp"
 #include "net/parts/part_stream.hpp"
-#include "node/in_process_launcher.hpp"
-#include "node/local_launcher.hpp"
-#include "node/visible_gpus.hpp"
 #include "programs/program_offer.hpp"
 
-#include <troupe/actors/node.hpp>
 #include <troupe/actors/trainer.hpp>
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/runtime/keys.hpp>
@@ -49,53 +46,6 @@ class remote_node : public actors::connected_node {
   endpoint where_;
 };
 
-/// A node inside the driver, with a port of its own: the same code path as any other node.
-class embedded_node : public actors::connected_node {
- public:
-  /// Starts processes of `program`, or, with `in_process`, runs that function on threads of this process.
-  static expected<std::unique_ptr<actors::connected_node>> start(caf::actor_system& system,
-                                                                 const std::optional<tls_files>& keys,
-                                                                 const std::string& program,
-                                                                 const std::optional<function>& in_process) {
-    auto entry = std::make_shared<runtime::worker_entry>(keys);
-    auto launcher = in_process ? runtime::make_in_process_launcher(*in_process, entry)
-                               : runtime::make_local_launcher(
-                                     std::make_shared<runtime::program_finder>(runtime::one_program{program}), entry);
-    std::shared_ptr<runtime::key_source> source;
-    if (keys) {
-      TROUPE_TRY(source, runtime::key_source::make(*keys));
-    }
-    auto node = actors::spawn_node(system,
-                                   {runtime::local_host_name(),
-                                    "127.0.0.1",
-                                    runtime::local_resources(),
-                                    {},
-                                    value_or_throw(runtime::gpus_to_offer({}))},
-                                   launcher);
-    auto port = runtime::publish(node, {"127.0.0.1", 0}, std::move(source));
-    if (!port) {
-      caf::anon_send_exit(node, caf::exit_reason::user_shutdown);
-      return fail(std::move(port.error()));
-    }
-    entry->open({"127.0.0.1", *port});
-    return std::make_unique<embedded_node>(std::move(node), *port);
-  }
-
-  embedded_node(actors::node_actor handle, std::uint16_t port) : handle_(std::move(handle)), port_(port) {}
-
-  ~embedded_node() override {
-    runtime::unpublish(handle_, port_);
-    caf::anon_send_exit(handle_, caf::exit_reason::user_shutdown);
-  }
-
-  const actors::node_actor& handle() const noexcept override { return handle_; }
-  std::string address() const override { return "embedded"; }
-
- private:
-  actors::node_actor handle_;
-  std::uint16_t port_;
-};
-
 std::filesystem::path key_directory(const cluster_config& cluster) {
   return cluster.keys.empty() ? runtime::default_key_directory() : cluster.keys;
 }
@@ -103,7 +53,8 @@ std::filesystem::path key_directory(const cluster_config& cluster) {
 /// `program` is what workers are processes of, for a node inside the driver.
 expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system& system, const cluster_config& cluster,
                                                                const std::string& address, const std::string& program,
-                                                               const std::optional<function>& in_process) {
+                                                               const std::optional<function>& in_process,
+                                                               const std::shared_ptr<runtime::kept_node>& kept) {
   if (!system.has_middleman())
     return fail(errc::invalid_argument, "this actor system was not prepared for Troupe: call troupe::prepare on its "
                                         "configuration before it is made");
@@ -129,8 +80,12 @@ expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system
                                                  runtime::certificate_role::driver));
     keys = std::move(files);
   }
-  if (address.empty())
-    return embedded_node::start(system, keys, program, in_process);
+  if (address.empty()) {
+    if (!kept || in_process)
+      return runtime::start_own_node(system, keys, program, in_process, runtime::released_processes::end);
+    return kept->connect(
+        [&] { return runtime::start_own_node(system, keys, program, {}, runtime::released_processes::stay); });
+  }
   if (in_process)
     return fail(errc::invalid_argument, "scaling.num_workers is 0: a run that trains in the driver's process takes no "
                                         "cluster.nodes");
@@ -199,6 +154,13 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& g
 actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& train, trainer_config config,
                                     std::function<void(rank_id, const std::string&)> show_output,
                                     const std::filesystem::path& worker_path) {
+  return runtime::spawn_trainer_on(system, train, std::move(config), std::move(show_output), worker_path, nullptr);
+}
+
+actors::trainer_actor runtime::spawn_trainer_on(caf::actor_system& system, const function& train, trainer_config config,
+                                                std::function<void(rank_id, const std::string&)> show_output,
+                                                const std::filesystem::path& worker_path,
+                                                std::shared_ptr<kept_node> kept) {
   runtime::obey_in_process_variable(config);
   runtime::obey_job_variable(config);
   runtime::name_run(config);
@@ -217,9 +179,9 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
   // A person takes longer to attach a debugger.
   if (config.run.debug_rank)
     config.run.start_timeout = std::chrono::days{1};
-  services.connect_node = [&system, path = program->identity().path, in_process](const cluster_config& cluster,
-                                                                                 const std::string& address) {
-    return connect_node(system, cluster, address, path, in_process);
+  services.connect_node = [&system, path = program->identity().path, in_process,
+                           kept = std::move(kept)](const cluster_config& cluster, const std::string& address) {
+    return connect_node(system, cluster, address, path, in_process, kept);
   };
   services.list_members = [](const cluster_config& cluster) {
     return runtime::list_members(cluster.entry, {cluster.keys, cluster.insecure, cluster.connect_timeout});

@@ -78,20 +78,37 @@ void raise_descriptor_limit() {
   std::ignore = ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/// What processes must have in common, so that one can take the other's place.
+struct process_kind {
+  program_identity program;
+  std::vector<std::string> arguments;
+  std::vector<std::string> devices;
+
+  bool operator==(const process_kind&) const = default;
+};
+
+/// A process that may be the worker of several runs, one after the other.
+struct reusable_process {
+  process_kind kind;
+  /// Of its last worker.
+  std::string rank;
+  bool is_idle = false;
+};
+
 /// The worker processes of one node. The supervisor's callbacks run on their own thread.
 class local_launcher : public actors::process_launcher {
  public:
   local_launcher(std::shared_ptr<const program_finder> finder, std::shared_ptr<const worker_entry> entry,
-                 actors::launcher_events events)
-      : finder_(std::move(finder)), entry_(std::move(entry)), events_(std::move(events)) {}
+                 released_processes released, actors::launcher_events events)
+      : finder_(std::move(finder)), entry_(std::move(entry)), released_(released), events_(std::move(events)) {}
 
   expected<void> init() {
     raise_descriptor_limit();
     TROUPE_TRY(auto descriptors, descriptor_broker::make());
     descriptors_.emplace(std::move(descriptors));
-    auto supervisor =
-        process_supervisor::make({[this](pid_t pid, output_stream, std::string_view line) { output(pid, line); },
-                                  [this](const exit_report& report) { ended(report); }});
+    auto supervisor = process_supervisor::make(
+        {[this](pid_t pid, output_stream, std::string_view line) { output(pid, line); },
+         [this](const exit_report& report) { ended(report); }, [this](pid_t pid) { released(pid); }});
     if (!supervisor)
       return fail(std::move(supervisor.error()));
     supervisor_.emplace(std::move(*supervisor));
@@ -114,17 +131,29 @@ class local_launcher : public actors::process_launcher {
     spec.argv = {program->identity().path};
     spec.argv.insert(spec.argv.end(), request.arguments.begin(), request.arguments.end());
     spec.env = make_environment(request.environment, request.devices);
-    spec.bootstrap =
-        to_text({request.run, request.worker, request.secret, entry_->node(), entry_->keys(), request.devices});
+    auto bootstrap =
+        worker_bootstrap{request.run, request.worker, request.secret, entry_->node(), entry_->keys(), request.devices};
+    // A debugger is attached to a process that starts.
+    bootstrap.is_reusable = released_ == released_processes::stay && !request.environment.contains(debugger_variable);
+    spec.is_reusable = bootstrap.is_reusable;
+    spec.bootstrap = to_text(bootstrap);
     auto who = owner{request.run, request.worker};
     auto made = descriptors_->add(request.run, request.worker);
     if (!made)
       return events_.started({who.run, who.worker, fail(std::move(made.error()))});
     auto socket = std::make_shared<const collectives::unique_fd>(std::move(*made));
     spec.descriptor_socket = socket->get();
-    supervisor_->start_soon(std::move(spec), [this, who, program, socket](const expected<pid_t>& pid) {
+    auto reusable = std::optional<reusable_process>{};
+    if (bootstrap.is_reusable) {
+      reusable = {{program->identity(), request.arguments, request.devices}, rank_in(request), false};
+      bootstrap.is_reused = true;
+      bootstrap.environment = request.environment;
+      if (reuse(*reusable, to_text(bootstrap), *socket, who))
+        return;
+    }
+    supervisor_->start_soon(std::move(spec), [this, who, program, socket, reusable](const expected<pid_t>& pid) {
       if (pid)
-        add(*pid, who);
+        add(*pid, who, reusable);
       else
         descriptors_->remove(who.run, who.worker);
       events_.started(
@@ -174,9 +203,56 @@ class local_launcher : public actors::process_launcher {
     return owners_;
   }
 
-  void add(pid_t pid, const owner& who) {
+  void add(pid_t pid, const owner& who, const std::optional<reusable_process>& reusable) {
     auto lock = std::lock_guard{mutex_};
     owners_.emplace(pid, who);
+    if (reusable)
+      reusable_.emplace(pid, *reusable);
+  }
+
+  static std::string rank_in(const actors::launch_request& request) {
+    const auto found = request.environment.find("RANK");
+    return found == request.environment.end() ? std::string{} : found->second;
+  }
+
+  /// Makes an idle process this worker, if there is one of its kind; that of the same rank, if there is one.
+  bool reuse(const reusable_process& wanted, const std::string& bootstrap, const collectives::unique_fd& socket,
+             const owner& who) {
+    // Held to the end: the process may die at once, and its end comes after its start.
+    auto lock = std::lock_guard{mutex_};
+    for (;;) {
+      auto best = reusable_.end();
+      for (auto each = reusable_.begin(); each != reusable_.end(); ++each)
+        if (each->second.is_idle && each->second.kind == wanted.kind &&
+            (best == reusable_.end() || each->second.rank == wanted.rank))
+          best = each;
+      if (best == reusable_.end())
+        return false;
+      const auto pid = best->first;
+      if (!supervisor_->reuse(pid, bootstrap, socket.get())) {
+        reusable_.erase(best);
+        continue;
+      }
+      best->second = wanted;
+      owners_.emplace(pid, who);
+      events_.started({who.run, who.worker, static_cast<std::uint32_t>(pid)});
+      return true;
+    }
+  }
+
+  /// For its node, a worker whose process is idle has ended.
+  void released(pid_t pid) {
+    auto lock = std::lock_guard{mutex_};
+    const auto known = reusable_.find(pid);
+    auto found = owners_.extract(pid);
+    if (known == reusable_.end() || found.empty())
+      return;
+    known->second.is_idle = true;
+    worker_ended result;
+    result.run = found.mapped().run;
+    result.worker = found.mapped().worker;
+    result.description = "exit code 0";
+    events_.ended(std::move(result));
   }
 
   void output(pid_t pid, std::string_view line) {
@@ -187,16 +263,19 @@ class local_launcher : public actors::process_launcher {
 
   void ended(const exit_report& report) {
     auto lock = std::lock_guard{mutex_};
+    reusable_.erase(report.pid);
     if (auto found = owners_.extract(report.pid); !found.empty())
       events_.ended(describe_end(found.mapped().run, found.mapped().worker, report));
   }
 
   std::shared_ptr<const program_finder> finder_;
   std::shared_ptr<const worker_entry> entry_;
+  released_processes released_;
   actors::launcher_events events_;
   std::map<run_id, std::shared_ptr<const program_file>> programs_;
   std::mutex mutex_;
   std::map<pid_t, owner> owners_;
+  std::map<pid_t, reusable_process> reusable_;
   std::optional<descriptor_broker> descriptors_;
   /// Last, so that its thread ends before anything it uses is destroyed.
   std::optional<process_supervisor> supervisor_;
@@ -205,11 +284,10 @@ class local_launcher : public actors::process_launcher {
 } // namespace
 
 std::string to_text(const worker_bootstrap& bootstrap) {
-  nlohmann::json out{{"run", bootstrap.run.value},
-                     {"worker", bootstrap.worker.value},
-                     {"secret", bootstrap.secret},
-                     {"node", to_string(bootstrap.node)},
-                     {"devices", bootstrap.devices}};
+  nlohmann::json out{{"run", bootstrap.run.value},       {"worker", bootstrap.worker.value},
+                     {"secret", bootstrap.secret},       {"node", to_string(bootstrap.node)},
+                     {"devices", bootstrap.devices},     {"is_reusable", bootstrap.is_reusable},
+                     {"is_reused", bootstrap.is_reused}, {"environment", bootstrap.environment}};
   if (bootstrap.keys)
     out["keys"] = {{"certificate", bootstrap.keys->certificate.string()},
                    {"key", bootstrap.keys->key.string()},
@@ -233,6 +311,9 @@ expected<worker_bootstrap> parse_bootstrap(const std::string& text) {
   result.secret = in.value("secret", "");
   result.node = *node;
   result.devices = in.value("devices", std::vector<std::string>{});
+  result.is_reusable = in.value("is_reusable", false);
+  result.is_reused = in.value("is_reused", false);
+  result.environment = in.value("environment", std::map<std::string, std::string>{});
   if (in.contains("keys"))
     result.keys =
         tls_files{in["keys"].value("certificate", ""), in["keys"].value("key", ""), in["keys"].value("ca", "")};
@@ -240,10 +321,10 @@ expected<worker_bootstrap> parse_bootstrap(const std::string& text) {
 }
 
 actors::launcher_factory make_local_launcher(std::shared_ptr<const program_finder> finder,
-                                             std::shared_ptr<const worker_entry> entry) {
-  return [finder = std::move(finder),
-          entry = std::move(entry)](actors::launcher_events events) -> std::unique_ptr<actors::process_launcher> {
-    auto result = std::make_unique<local_launcher>(finder, entry, std::move(events));
+                                             std::shared_ptr<const worker_entry> entry, released_processes released) {
+  return [finder = std::move(finder), entry = std::move(entry),
+          released](actors::launcher_events events) -> std::unique_ptr<actors::process_launcher> {
+    auto result = std::make_unique<local_launcher>(finder, entry, released, std::move(events));
     value_or_throw(result->init());
     return result;
   };

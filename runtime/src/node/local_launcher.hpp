@@ -9,6 +9,7 @@
 
 #include <array>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +53,21 @@ struct worker_bootstrap {
   std::optional<tls_files> keys;
   /// The GPUs that this node has assigned to the worker.
   std::vector<std::string> devices;
+  /// Whether the process waits for another bootstrap when it is released.
+  bool is_reusable = false;
+  /// Whether the process has been a worker of another run before.
+  bool is_reused = false;
+  /// Variables of the worker. A process that is started has them anyway.
+  std::map<std::string, std::string> environment = {};
+};
+
+/// What becomes of the processes of workers that were released.
+enum class released_processes {
+  /// They end.
+  end,
+  /// They wait for another run, as long as the launcher lives. The next worker of the same program, with the same
+  /// arguments and GPUs, is one of them. Its run sees no difference: for the node, the worker before has ended.
+  stay,
 };
 
 [[nodiscard]] std::string to_text(const worker_bootstrap& bootstrap);
@@ -60,6 +76,7 @@ struct worker_bootstrap {
 /// Starts worker processes of the programs that `finder` finds. `entry` is shared with the code that opens the node's
 /// port.
 [[nodiscard]] actors::launcher_factory make_local_launcher(std::shared_ptr<const program_finder> finder,
-                                                           std::shared_ptr<const worker_entry> entry);
+                                                           std::shared_ptr<const worker_entry> entry,
+                                                           released_processes released = released_processes::end);
 
 } // namespace troupe::runtime

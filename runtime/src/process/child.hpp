@@ -21,6 +21,9 @@ struct child {
   /// The output stream, then the error stream.
   std::array<output_pipe, 2> outputs;
 
+  /// To a reusable child: see `process_supervisor::reuse`.
+  unique_fd reuse_socket;
+
   /// The last `max_last_lines` lines of output.
   std::deque<std::string> last_lines;
 

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -36,8 +37,8 @@ struct launch_failure {
 /// A child's data between clone and exec, prepared in advance because the child may neither allocate nor lock.
 struct launch_plan {
   pid_t parent = 0;
-  /// Indexed by the descriptor number in the child. The last is -1 if the child gets no such socket.
-  std::array<int, descriptor_fd + 1> fds{};
+  /// Indexed by the descriptor number in the child. The last two are -1 if the child gets no such sockets.
+  std::array<int, reuse_fd + 1> fds{};
   int program_fd = -1;
   unsigned fd_limit = 0;
   const char* directory = nullptr;
@@ -80,7 +81,7 @@ TROUPE_IN_CHILD const char* execute(const launch_plan& plan) {
     return "prctl(PR_SET_PDEATHSIG)";
   if (syscall(SYS_getppid) != plan.parent)
     return "the parent process has ended";
-  auto last = plan.fds[descriptor_fd] < 0 ? lifeline_fd : descriptor_fd;
+  auto last = plan.fds[descriptor_fd] < 0 ? lifeline_fd : plan.fds[reuse_fd] < 0 ? descriptor_fd : reuse_fd;
   for (int i = 0; i <= last; ++i)
     if (syscall(SYS_dup3, plan.fds[static_cast<std::size_t>(i)], i, 0) < 0)
       return "dup3";
@@ -160,25 +161,6 @@ expected<pipe_ends> make_output_pipe() {
   return ends;
 }
 
-expected<unique_fd> make_bootstrap(std::string_view bytes) {
-  constexpr auto what = "cannot pass the bootstrap to the child";
-  auto fd = kept(unique_fd{memfd_create("troupe-bootstrap", MFD_CLOEXEC | MFD_ALLOW_SEALING)}, what);
-  if (!fd)
-    return fd;
-  while (!bytes.empty()) {
-    auto n = write(fd->get(), bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n < 0)
-      return fail(system_error(what));
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  if (lseek(fd->get(), 0, SEEK_SET) != 0 ||
-      fcntl(fd->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0)
-    return fail(system_error(what));
-  return fd;
-}
-
 /// A null-terminated array for exec; borrows the strings.
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
   std::vector<char*> result;
@@ -231,7 +213,42 @@ error launch_error(const process_spec& spec, const launch_failure& failure) {
   return result;
 }
 
+/// Our end and the child's.
+struct socket_ends {
+  unique_fd ours;
+  unique_fd theirs;
+};
+
+expected<socket_ends> make_reuse_sockets() {
+  constexpr auto what = "cannot make a pair of sockets";
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    return fail(system_error(what));
+  auto result = socket_ends{unique_fd{ends[0]}, unique_fd{ends[1]}};
+  TROUPE_TRY(result.theirs, kept(std::move(result.theirs), what));
+  return result;
+}
+
 } // namespace
+
+expected<unique_fd> make_bootstrap(std::string_view bytes) {
+  constexpr auto what = "cannot pass the bootstrap to the child";
+  auto fd = kept(unique_fd{memfd_create("troupe-bootstrap", MFD_CLOEXEC | MFD_ALLOW_SEALING)}, what);
+  if (!fd)
+    return fd;
+  while (!bytes.empty()) {
+    auto n = write(fd->get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      return fail(system_error(what));
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  if (lseek(fd->get(), 0, SEEK_SET) != 0 ||
+      fcntl(fd->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) != 0)
+    return fail(system_error(what));
+  return fd;
+}
 
 expected<child_launcher> child_launcher::make() {
   TROUPE_TRY(auto null, kept(unique_fd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}, "/dev/null"));
@@ -247,21 +264,25 @@ expected<child> child_launcher::launch(const process_spec& spec) const {
   unique_fd socket;
   if (spec.descriptor_socket >= 0)
     socket.reset(fcntl(spec.descriptor_socket, F_DUPFD_CLOEXEC, lowest_kept_fd));
+  socket_ends reuse;
+  if (spec.is_reusable) {
+    TROUPE_TRY(reuse, make_reuse_sockets());
+  }
   child_stack stack;
   if (!program || (spec.descriptor_socket >= 0 && !socket) || !stack)
     return fail(system_error("cannot start " + spec.program));
 
   auto argv = pointers(spec.argv);
   auto env = pointers(spec.env);
-  launch_plan plan{
-      .parent = getpid(),
-      .fds = {null_.get(), out.write.get(), err.write.get(), bootstrap.get(), lifeline_.read.get(), socket.get()},
-      .program_fd = program.get(),
-      .fd_limit = fd_limit(),
-      .directory = spec.directory.empty() ? nullptr : spec.directory.c_str(),
-      .argv = argv.data(),
-      .env = env.data(),
-      .failure = {}};
+  launch_plan plan{.parent = getpid(),
+                   .fds = {null_.get(), out.write.get(), err.write.get(), bootstrap.get(), lifeline_.read.get(),
+                           socket.get(), reuse.theirs.get()},
+                   .program_fd = program.get(),
+                   .fd_limit = fd_limit(),
+                   .directory = spec.directory.empty() ? nullptr : spec.directory.c_str(),
+                   .argv = argv.data(),
+                   .env = env.data(),
+                   .failure = {}};
   child result;
   // The child shares our memory, which avoids copying page tables: a driver may have gigabytes mapped. This thread is
   // suspended until the child executes its program or exits. All its signals are blocked, so no handler runs on the
@@ -278,6 +299,7 @@ expected<child> child_launcher::launch(const process_spec& spec) const {
     result.reap();
     return fail(launch_error(spec, plan.failure));
   }
+  result.reuse_socket = std::move(reuse.ours);
   result.outputs[0] = {std::move(out.read), output_stream::out};
   result.outputs[1] = {std::move(err.read), output_stream::err};
   return result;

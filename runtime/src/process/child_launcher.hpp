@@ -3,6 +3,7 @@
 #include "process/child.hpp"
 
 #include <cstddef>
+#include <string_view>
 
 namespace troupe::runtime {
 
@@ -13,6 +14,9 @@ struct pipe_ends {
   unique_fd read;
   unique_fd write;
 };
+
+/// A sealed file in memory for `read_bootstrap`.
+[[nodiscard]] expected<unique_fd> make_bootstrap(std::string_view bytes);
 
 /// Starts programs as children of the calling thread: the kernel kills them when that thread ends.
 class child_launcher {

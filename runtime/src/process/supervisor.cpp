@@ -1,4 +1,5 @@
 #include "process/child_launcher.hpp"
+#include "process/descriptor_packets.hpp"
 #include "process/oom_counters.hpp"
 #include "process/signals_blocked.hpp"
 
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <deque>
 #include <future>
 #include <map>
@@ -38,7 +40,7 @@ constexpr auto reap_window = std::chrono::seconds{10};
 
 /// The source of an epoll event. Pid 0 is the wake-up event.
 struct event_source {
-  enum kind : std::uint64_t { process, out, err };
+  enum kind : std::uint64_t { process, out, err, reuse };
 
   pid_t pid = 0;
   kind what = process;
@@ -61,6 +63,7 @@ class process_supervisor::impl {
   [[nodiscard]] expected<void> open();
   [[nodiscard]] expected<pid_t> start(const process_spec& spec);
   void start_soon(process_spec spec, std::function<void(expected<pid_t>)> done);
+  [[nodiscard]] expected<void> reuse(pid_t pid, const std::string& bootstrap, int descriptor_socket);
   bool kill(pid_t pid, int signal);
 
  private:
@@ -83,6 +86,7 @@ class process_supervisor::impl {
   [[nodiscard]] bool add_to_epoll(int fd, event_source source);
 
   void note_end(child& x);
+  void note_idle(child& x);
   void finish(pid_t pid);
   [[nodiscard]] output_pipe::line_handler line_handler_of(child& x);
 
@@ -146,6 +150,18 @@ void process_supervisor::impl::start_soon(process_spec spec, std::function<void(
     requests_.push_back({std::move(spec), std::move(done)});
   }
   wake();
+}
+
+expected<void> process_supervisor::impl::reuse(pid_t pid, const std::string& bootstrap, int descriptor_socket) {
+  TROUPE_TRY(const auto file, make_bootstrap(bootstrap));
+  constexpr std::array next{std::byte{1}};
+  std::lock_guard guard{mutex_};
+  const auto found = children_.find(pid);
+  if (found == children_.end() || found->second.report || !found->second.reuse_socket ||
+      send_packet(found->second.reuse_socket.get(), next, std::array{file.get(), descriptor_socket}) !=
+          send_outcome::sent)
+    return fail(errc::worker_lost, fmt::format("process {} takes no other bootstrap: it is ending", pid));
+  return {};
 }
 
 bool process_supervisor::impl::kill(pid_t pid, int signal) {
@@ -222,6 +238,9 @@ void process_supervisor::impl::handle(event_source source) {
   case event_source::err:
     x.outputs[1].read(line_handler_of(x));
     break;
+  case event_source::reuse:
+    note_idle(x);
+    break;
   }
 }
 
@@ -274,7 +293,8 @@ expected<pid_t> process_supervisor::impl::launch(const process_spec& spec) {
 expected<void> process_supervisor::impl::watch(const child& x) {
   if (add_to_epoll(x.pidfd.get(), {x.pid, event_source::process}) &&
       add_to_epoll(x.outputs[0].fd(), {x.pid, event_source::out}) &&
-      add_to_epoll(x.outputs[1].fd(), {x.pid, event_source::err}))
+      add_to_epoll(x.outputs[1].fd(), {x.pid, event_source::err}) &&
+      (!x.reuse_socket || add_to_epoll(x.reuse_socket.get(), {x.pid, event_source::reuse})))
     return {};
   return fail(system_error(fmt::format("cannot watch process {}", x.pid)));
 }
@@ -305,6 +325,23 @@ void process_supervisor::impl::note_end(child& x) {
   x.drained_by = is_ours ? clock::now() + drain_window : clock::time_point{};
   for (auto& output : x.outputs)
     output.read(line_handler_of(x));
+}
+
+void process_supervisor::impl::note_idle(child& x) {
+  const auto received = receive_packet(x.reuse_socket.get());
+  if (received.what == received_packet::outcome::none)
+    return;
+  if (received.what != received_packet::outcome::packet) {
+    std::lock_guard guard{mutex_};
+    x.reuse_socket.reset();
+    return;
+  }
+  // It had written all of this before.
+  for (auto& output : x.outputs)
+    output.read(line_handler_of(x));
+  x.last_lines.clear();
+  if (callbacks_.on_idle && !closing_)
+    callbacks_.on_idle(x.pid);
 }
 
 void process_supervisor::impl::finish(pid_t pid) {
@@ -353,6 +390,10 @@ expected<pid_t> process_supervisor::start(const process_spec& spec) {
 
 void process_supervisor::start_soon(process_spec spec, std::function<void(expected<pid_t>)> done) {
   impl_->start_soon(std::move(spec), std::move(done));
+}
+
+expected<void> process_supervisor::reuse(pid_t pid, const std::string& bootstrap, int descriptor_socket) {
+  return impl_->reuse(pid, bootstrap, descriptor_socket);
 }
 
 bool process_supervisor::kill(pid_t pid, int signal) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <troupe/collectives/unique_fd.hpp>
 #include <troupe/error.hpp>
 
 #include <cstddef>
@@ -22,6 +23,9 @@ inline constexpr int lifeline_fd = 4;
 
 /// The child's descriptor for `process_spec::descriptor_socket`, from which a worker makes its `descriptor_link`.
 inline constexpr int descriptor_fd = 5;
+
+/// The child's descriptor for the socket by which a reusable one gets another bootstrap (see `await_next_bootstrap`).
+inline constexpr int reuse_fd = 6;
 
 /// The exit code of a process whose lifeline closed, as if SIGTERM had ended it.
 inline constexpr int lifeline_exit_code = 143;
@@ -55,6 +59,9 @@ struct process_spec {
 
   /// The child's `descriptor_fd`; borrowed until `start` returns. -1 means none.
   int descriptor_socket = -1;
+
+  /// Whether the child can be given another bootstrap by `reuse`. Needs a `descriptor_socket`.
+  bool is_reusable = false;
 
   /// The child's working directory; empty means the current one.
   std::string directory;
@@ -95,6 +102,9 @@ struct process_callbacks {
   /// Called once for each started process, after all its output, when it has been reaped. A short-lived process may be
   /// reported before `start` has returned its pid to another thread (`start_soon` comes first).
   std::function<void(const exit_report&)> on_exit;
+
+  /// A reusable child waits for another bootstrap. Called after all output before that.
+  std::function<void(pid_t)> on_idle = {};
 };
 
 /// Starts child processes and watches them. The children die with the supervisor, also if this process is killed: they
@@ -102,7 +112,8 @@ struct process_callbacks {
 /// thread starts them all.
 ///
 /// A child gets a session of its own; standard input from /dev/null; pipes to the supervisor as output and error
-/// stream; its bootstrap, its lifeline and the socket that its specification names, but no other descriptor; default
+/// stream; its bootstrap, its lifeline, the socket that its specification names and, if it is reusable, one to its
+/// supervisor, but no other descriptor; default
 /// signal handling and an empty signal mask. When a child ends, the rest of its process group is killed.
 ///
 /// All functions may be called from any thread.
@@ -125,6 +136,10 @@ class process_supervisor {
   /// `done` is not called if the supervisor is destroyed first.
   void start_soon(process_spec spec, std::function<void(expected<pid_t>)> done);
 
+  /// Gives a child that is idle another bootstrap, and another `descriptor_socket`. Does not wait. Fails if the child
+  /// is ending; its end is reported as ever.
+  [[nodiscard]] expected<void> reuse(pid_t pid, const std::string& bootstrap, int descriptor_socket);
+
   /// Sends a signal to one child, or SIGKILL to its whole process group. False if it has already ended.
   bool kill(pid_t pid, int signal);
 
@@ -142,5 +157,15 @@ void watch_lifeline(int fd);
 
 /// For the child: reads the whole bootstrap. Closes `fd`, so call it once.
 [[nodiscard]] expected<std::string> read_bootstrap(int fd);
+
+/// What `process_supervisor::reuse` sends.
+struct next_bootstrap {
+  std::string text;
+  collectives::unique_fd descriptor_socket;
+};
+
+/// For a reusable child: tells the supervisor that this process is idle, and waits for its next bootstrap. Fails with
+/// `errc::node_lost` when there will be none.
+[[nodiscard]] expected<next_bootstrap> await_next_bootstrap(int fd);
 
 } // namespace troupe::runtime

@@ -8,9 +8,13 @@
 #include <troupe/runtime/node_host.hpp>
 #include <troupe/runtime/process.hpp>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fcntl.h>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -40,8 +44,34 @@ void block_questions() {
   ::pthread_sigmask(SIG_BLOCK, &questions, nullptr);
 }
 
-/// Prints, at every SIGUSR1, this worker's activity and the ranks for which it waits.
-void answer_questions(worker_life& life) {
+/// The life that a worker process leads now, for its threads.
+class present_life {
+ public:
+  /// Runs it to its end.
+  void lead(worker_life& life) {
+    set(&life);
+    std::ignore = life.run();
+    set(nullptr);
+  }
+
+  [[nodiscard]] std::string describe() {
+    auto lock = std::lock_guard{mutex_};
+    return life_ == nullptr ? "waits for another run" : life_->describe();
+  }
+
+ private:
+  void set(worker_life* life) {
+    auto lock = std::lock_guard{mutex_};
+    life_ = life;
+  }
+
+  std::mutex mutex_;
+  worker_life* life_ = nullptr;
+};
+
+/// Prints, at every SIGUSR1, this worker's activity and the ranks for which it waits. `life` outlives the process's
+/// other threads.
+void answer_questions(present_life& life) {
   std::thread{[&life] {
     sigset_t questions;
     sigemptyset(&questions);
@@ -51,32 +81,66 @@ void answer_questions(worker_life& life) {
   }}.detach();
 }
 
+/// What a worker process does when its life ends, or its node.
+worker_life::hooks make_hooks(bool is_reusable) {
+  auto hooks = worker_life::hooks{};
+  // A reusable process closes its connection to the node itself after that; its lifeline tells whether the node lives.
+  const auto is_released = std::make_shared<std::atomic<bool>>(false);
+  hooks.released = [is_reusable, is_released] {
+    if (!is_reusable)
+      end_process(0);
+    *is_released = true;
+  };
+  hooks.failed = end_with;
+  hooks.progressed = set_process_name;
+  // A worker does not outlive its node.
+  hooks.node_lost = [is_released](const std::string& reason) {
+    if (*is_released)
+      return;
+    std::fprintf(stderr, "this worker's node is gone (%s)\n", reason.c_str());
+    end_process(lifeline_exit_code);
+  };
+  return hooks;
+}
+
 /// Returns only where the bootstrap cannot be read.
 error live(const std::vector<function>& functions) {
   auto text = read_bootstrap(bootstrap_fd);
   watch_lifeline(lifeline_fd);
-  if (!text)
-    return text.error();
-  auto bootstrap = parse_bootstrap(*text);
-  if (!bootstrap)
-    return bootstrap.error();
-  if (std::getenv(debugger_variable) != nullptr) {
-    ::unsetenv(debugger_variable);
-    wait_for_debugger(local_host_name());
+  auto descriptors = collectives::unique_fd{descriptor_fd};
+  // Leaked: a thread uses it to the end.
+  auto& present = *new present_life;
+  answer_questions(present);
+  for (;;) {
+    if (!text)
+      return text.error();
+    auto bootstrap = parse_bootstrap(*text);
+    if (!bootstrap)
+      return bootstrap.error();
+    if (std::getenv(debugger_variable) != nullptr) {
+      ::unsetenv(debugger_variable);
+      wait_for_debugger(local_host_name());
+    }
+    for (const auto& [name, value] : bootstrap->environment)
+      ::setenv(name.c_str(), value.c_str(), 1);
+    const auto is_reusable = bootstrap->is_reusable;
+    // Programs that the training function starts do not get it.
+    if (is_reusable)
+      ::fcntl(reuse_fd, F_SETFD, FD_CLOEXEC);
+    {
+      auto life = worker_life{functions, std::move(*bootstrap), std::move(descriptors), make_hooks(is_reusable)};
+      present.lead(life);
+    }
+    if (!is_reusable)
+      end_process(0);
+    set_process_name("idle");
+    std::fflush(nullptr);
+    auto next = await_next_bootstrap(reuse_fd);
+    if (!next)
+      end_process(0);
+    text = std::move(next->text);
+    descriptors = std::move(next->descriptor_socket);
   }
-  auto hooks = worker_life::hooks{};
-  hooks.released = [] { end_process(0); };
-  hooks.failed = end_with;
-  hooks.progressed = set_process_name;
-  // A worker does not outlive its node.
-  hooks.node_lost = [](const std::string& reason) {
-    std::fprintf(stderr, "this worker's node is gone (%s)\n", reason.c_str());
-    end_process(lifeline_exit_code);
-  };
-  auto life = worker_life{functions, std::move(*bootstrap), collectives::unique_fd{descriptor_fd}, std::move(hooks)};
-  answer_questions(life);
-  std::ignore = life.run();
-  end_process(0);
 }
 
 } // namespace

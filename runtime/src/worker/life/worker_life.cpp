@@ -202,12 +202,15 @@ void add_gpu(numerics_fingerprint& fingerprint, const collectives::device_info& 
   }
 }
 
-/// Starts the frameworks, and returns all that determines the arithmetic of this process.
-std::string start_frameworks(const std::vector<function>& functions, const std::vector<std::string>& gpus) {
+/// Starts the frameworks, unless an earlier life of this process has, and returns all that determines the arithmetic of
+/// this process.
+std::string start_frameworks(const std::vector<function>& functions, const worker_bootstrap& bootstrap) {
+  const auto& gpus = bootstrap.devices;
   auto gpu = gpus.empty() ? std::nullopt : std::optional{first_of(gpus)};
   auto all = frameworks_of(functions);
-  for (const auto& each : all)
-    each->on_start();
+  if (!bootstrap.is_reused)
+    for (const auto& each : all)
+      each->on_start();
   prepare_arithmetic_thread();
   auto fingerprint = take_fingerprint(gpu ? gpu->name : "cpu");
   if (gpu)
@@ -319,7 +322,7 @@ class worker_life::impl {
     ready.pid = static_cast<std::uint32_t>(::getpid());
     ready.host = local_host_name();
     ready.build_id = value_or_throw(own_program()).build_id;
-    ready.numerics = start_frameworks(functions_, bootstrap_.devices);
+    ready.numerics = start_frameworks(functions_, bootstrap_);
     self->request(relay, caf::infinite, ready, worker_)
         .receive([] {}, [](const caf::error& reason) { throw exception{actors::from_caf(reason)}; });
     host->wait_for_release();

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "driver/own_node.hpp"
+
+#include <troupe/actors/handles.hpp>
+#include <troupe/app.hpp>
+#include <troupe/config.hpp>
+
+#include <caf/fwd.hpp>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace troupe::runtime {
+
+/// As `troupe::spawn_trainer`. A run on the driver's own node has `kept`, unless that is null.
+[[nodiscard]] actors::trainer_actor spawn_trainer_on(caf::actor_system& system, const function& train,
+                                                     trainer_config config,
+                                                     std::function<void(rank_id, const std::string&)> show_output,
+                                                     const std::filesystem::path& worker_path,
+                                                     std::shared_ptr<kept_node> kept);
+
+} // namespace troupe::runtime

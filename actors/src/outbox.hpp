@@ -38,6 +38,14 @@ class outbox {
       send();
   }
 
+  /// The receiver has lost its right to the messages: what it has not answered is for the one that is connected next,
+  /// and its answers count no more.
+  void disown() {
+    state_->whom = Handle{};
+    ++state_->connection;
+    ++state_->owner;
+  }
+
   [[nodiscard]] const Handle& receiver() const noexcept { return state_->whom; }
 
   /// Calls one of the two functions, with the result or an error, when there is an answer. Nothing is sent before the
@@ -51,9 +59,9 @@ class outbox {
       if (!state || !state->whom)
         return;
       // A repeated request may be answered twice.
-      auto is_first = [weak, number] {
+      auto is_first = [weak, number, owner = state->owner] {
         const auto state = weak.lock();
-        return state && state->unanswered.erase(number) > 0;
+        return state && state->owner == owner && state->unanswered.erase(number) > 0;
       };
       auto fail = [is_first, on_error, weak, connection = state->connection](const caf::error& reason) mutable {
         const auto state = weak.lock();
@@ -92,6 +100,8 @@ class outbox {
     Handle whom;
     /// Counts the handles.
     std::uint64_t connection = 0;
+    /// Counts those to whom the messages have belonged.
+    std::uint64_t owner = 0;
     std::uint64_t last = 0;
     /// The functions that send each request, by number.
     std::map<std::uint64_t, std::function<void()>> unanswered;

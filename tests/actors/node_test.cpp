@@ -421,8 +421,12 @@ TEST_CASE_FIXTURE(host, "the driver with the greatest claim has the run, and the
   CHECK(end().error().code == errc::superseded);
   CHECK(ask<void>(node, kill_worker{run, {0}, "says the driver before", secret}).error().code == errc::superseded);
   CHECK(lives(0));
-  // What happens meanwhile is told when the new one connects.
+  // What happens meanwhile is told when the new one connects, and not to the one before, however long it lives.
   processes->end({1}, 3, "exit code 3", {});
+  REQUIRE(log->wait_until_any([](const std::string& line) {
+    return line.find("worker 1 of run") == 0 && line.find("ended") != std::string::npos;
+  }));
+  CHECK(before->ended.all().empty());
   connect_another_driver();
   REQUIRE(adopt(secret, greater));
   CHECK(heard->ended.wait_for(1).front().worker == worker_id{1});

@@ -193,6 +193,8 @@ class node_state : public orderly_end<node_interface::base> {
       return {};
     log("another driver takes run " + run.what.run_name + " over");
     send(run.driver.control, run_superseded{run.what.run});
+    // It may still answer what it gets, and the new one would not hear of it.
+    run.news.disown();
     run.what.claim = claim;
     // From now on the previous driver is ignored, and the grace period of this one begins.
     run.connection = ++connections_;

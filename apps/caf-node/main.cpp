@@ -1,6 +1,7 @@
 #include "background_log.hpp"
 
 #include <command_line.hpp>
+#include <dashboard_option.hpp>
 #include <layered_options.hpp>
 
 #include <troupe/runtime/node_host.hpp>
@@ -58,6 +59,7 @@ struct settings {
   std::string metrics;
   std::chrono::seconds grace{25};
   troupe::runtime::node_options node;
+  std::optional<troupe::apps::dashboard_option> dashboard;
   std::filesystem::path config;
   bool dump = false;
 };
@@ -113,6 +115,7 @@ void add_options(CLI::App& app, settings& given) {
       "--insecure", given.node.insecure,
       "Connect without TLS: anyone who can reach the port can run the programs of --program-dir, as its owner");
   troupe::apps::add_metrics_address(app, given.metrics);
+  given.dashboard.emplace(app, "the cluster's nodes and the jobs that this node knows, with their runs");
   app.add_option_function<unsigned>(
          "--grace", [&given](unsigned seconds) { given.grace = std::chrono::seconds{seconds}; },
          "Seconds from SIGTERM to the end, during which runs replace this host's workers or continue without them")
@@ -168,6 +171,10 @@ troupe::expected<void> parse_addresses(settings& given) {
   if (!given.metrics.empty()) {
     TROUPE_TRY(given.node.metrics, parse("--metrics", given.metrics));
   }
+  if (auto page = given.dashboard->options())
+    given.node.dashboard = std::move(*page);
+  else
+    return troupe::fail(page.error().code, "--dashboard: " + page.error().message);
   for (const auto& each : given.join) {
     TROUPE_TRY(auto where, parse("--join", each));
     if (where.port == 0)
@@ -228,6 +235,8 @@ int main(int argc, char** argv) {
                               options.metrics->host == "127.0.0.1" || options.metrics->host == "localhost"
                                   ? ""
                                   : ", for whoever reaches it"));
+  if (const auto url = node->dashboard_url(); !url.empty())
+    log_line(log, "the dashboard is at " + url);
   auto signal = 0;
   sigwait(&ends, &signal);
   if (signal == SIGTERM && given.grace.count() > 0)

@@ -13,10 +13,11 @@ constexpr auto any_port = "127.0.0.1:0";
 
 } // namespace
 
-dashboard_option::dashboard_option(CLI::App& app) {
+dashboard_option::dashboard_option(CLI::App& app, const std::string& about) {
   auto* listens = app.add_option("--dashboard", listen_,
-                                 "Serve a page about the runs in --storage, for browsers; without a value on any free "
-                                 "port of this machine. Beyond loopback it needs a token and a certificate")
+                                 "Serve a page about " + about +
+                                     ", for browsers; without a value on any free port of "
+                                     "this machine. Beyond loopback it needs a token and a certificate")
                       ->type_name("HOST:PORT")
                       ->expected(0, 1)
                       ->default_str(any_port);
@@ -32,28 +33,34 @@ dashboard_option::dashboard_option(CLI::App& app) {
 dashboard_option::~dashboard_option() = default;
 
 std::optional<int> dashboard_option::open(const std::filesystem::path& storage) {
-  if (listen_.empty())
-    return std::nullopt;
-  auto made = make(storage);
-  if (!made) {
-    std::fprintf(stderr, "--dashboard: %s\n", made.error().message.c_str());
+  const auto serve = [&]() -> expected<void> {
+    TROUPE_TRY(auto given, options());
+    if (!given)
+      return {};
+    given->storage = storage;
+    TROUPE_TRY(page_, runtime::dashboard::open(std::move(*given)));
+    return {};
+  };
+  if (const auto served = serve(); !served) {
+    std::fprintf(stderr, "--dashboard: %s\n", served.error().message.c_str());
     return exit_usage;
   }
-  page_ = std::move(*made);
-  std::fprintf(stderr, "the dashboard is at %s\n", page_->url().c_str());
+  if (page_)
+    std::fprintf(stderr, "the dashboard is at %s\n", page_->url().c_str());
   return std::nullopt;
 }
 
-expected<std::unique_ptr<runtime::dashboard>> dashboard_option::make(const std::filesystem::path& storage) const {
-  runtime::dashboard_options options;
-  TROUPE_TRY(options.listen, parse_endpoint(listen_));
-  options.storage = storage;
-  options.certificate = certificate_;
-  options.key = key_;
-  if (token_file_.empty())
-    return runtime::dashboard::open(std::move(options));
-  TROUPE_TRY(options.token, runtime::read_token_file(token_file_));
-  return runtime::dashboard::open(std::move(options));
+expected<std::optional<runtime::dashboard_options>> dashboard_option::options() const {
+  if (listen_.empty())
+    return std::optional<runtime::dashboard_options>{};
+  runtime::dashboard_options result;
+  TROUPE_TRY(result.listen, parse_endpoint(listen_));
+  result.certificate = certificate_;
+  result.key = key_;
+  if (!token_file_.empty()) {
+    TROUPE_TRY(result.token, runtime::read_token_file(token_file_));
+  }
+  return std::optional{std::move(result)};
 }
 
 } // namespace troupe::apps

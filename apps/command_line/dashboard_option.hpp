@@ -11,11 +11,12 @@
 
 namespace troupe::apps {
 
-/// The option `--dashboard` of a training program, and the page, which is served as long as this lives.
+/// The option `--dashboard` of a program, and the page, which is served as long as this lives.
 class dashboard_option {
  public:
-  /// Adds `--dashboard`, and `--dashboard-token-file`, `--dashboard-certificate` and `--dashboard-key`.
-  explicit dashboard_option(CLI::App& app);
+  /// Adds `--dashboard`, and `--dashboard-token-file`, `--dashboard-certificate` and `--dashboard-key`. `about` is what
+  /// the page shows, for people.
+  explicit dashboard_option(CLI::App& app, const std::string& about = "the runs in --storage");
   dashboard_option(const dashboard_option&) = delete;
   dashboard_option& operator=(const dashboard_option&) = delete;
   ~dashboard_option();
@@ -24,9 +25,10 @@ class dashboard_option {
   /// exit code for a page that cannot be served, after it has said why.
   [[nodiscard]] std::optional<int> open(const std::filesystem::path& storage);
 
- private:
-  [[nodiscard]] expected<std::unique_ptr<runtime::dashboard>> make(const std::filesystem::path& storage) const;
+  /// For a page that somebody else serves: what was given; nothing without `--dashboard`.
+  [[nodiscard]] expected<std::optional<runtime::dashboard_options>> options() const;
 
+ private:
   std::string listen_;
   std::filesystem::path token_file_;
   std::filesystem::path certificate_;

@@ -1,4 +1,5 @@
 #include "scratch_runs.hpp"
+#include "submission.hpp"
 
 #include <browser.hpp>
 
@@ -6,6 +7,8 @@
 #include <doctest/doctest.h>
 #include <httplib.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -235,6 +238,92 @@ TEST_CASE("in a browser a chart moves, a killed worker appears in the timeline, 
   CHECK(shows(page, text_has("SIGKILL") + " && !!document.querySelector('#curves polyline')"));
   CHECK(page.value_of("document.querySelectorAll('[src], link[href^=http]').length") == 0);
   take_picture(page, "report");
+}
+
+TEST_CASE("in a browser a node shows its cluster and its jobs, and stops a job's run") {
+  const auto chromium = find_chromium();
+  if (!chromium) {
+    std::puts("SKIP: there is no chromium (apt install chromium)");
+    CHECK(true);
+    return;
+  }
+  scratch_runs here;
+  const auto first = here.start_node({"--state", here.path("first").string(), "--dashboard"});
+  const auto second =
+      here.start_node({"--state", here.path("second").string(), "--join", first.address, "--dashboard"});
+  const auto page_of = [](const running_node& node) {
+    static const auto mark = std::string{"the dashboard is at "};
+    REQUIRE(becomes_true([&] { return contains(node.process.err(), mark); }));
+    const auto begin = node.process.err().find(mark) + mark.size();
+    return node.process.err().substr(begin, node.process.err().find('\n', begin) - begin);
+  };
+  browser page{*chromium, here.path("profile")};
+  page.resize(1280, 900);
+  page.open(page_of(first));
+  CHECK(shows(page, "document.querySelectorAll('#nodes tbody tr').length === 2"));
+  CHECK(shows(page, text_has("No jobs yet") + " && " + text_has("troupe submit --cluster " + first.address)));
+  take_picture(page, "node-empty");
+
+  const auto troupe = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), program(TROUPE_TOOL));
+    return here.run(std::move(words), {{"TROUPE_CLUSTER", first.address}});
+  };
+  auto words = submission(here, "night", {"--node", first.address}, {"--steps", endless, "--workers", "2"});
+  *std::ranges::find(words, "charlm") = program(TROUPE_CHARLM);
+  REQUIRE(troupe(std::move(words)).status == exit_status{0, {}});
+  CHECK(shows(page, "document.getElementById('jobs')?.innerText.includes('running')"));
+  CHECK(shows(page, "document.getElementById('nodes').innerText.includes('night: ')"));
+  REQUIRE(shows(page, "document.querySelectorAll('#jobs a').length === 1"));
+  take_picture(page, "node");
+  page.resize(360, 740);
+  CHECK(page.value_of("document.documentElement.scrollWidth <= 360") == true);
+  take_picture(page, "node-phone");
+  page.set_dark(true);
+  page.resize(1280, 900);
+  CHECK(troupe({"drain", second.address}).status == exit_status{0, {}});
+  CHECK(shows(page, "/drain(ed|ing)/.test(document.getElementById('nodes').innerText)"));
+  take_picture(page, "node-dark");
+  page.set_dark(false);
+
+  // A node that is no entry node asks those that it has joined.
+  page.open(page_of(second));
+  CHECK(shows(page, "document.querySelectorAll('#nodes tbody tr').length === 2"));
+  page.open(page_of(first));
+  REQUIRE(shows(page, "document.querySelectorAll('#jobs a').length === 1"));
+  page.value_of("document.querySelector('#jobs a').click()");
+  REQUIRE(shows(page, "!!document.querySelector('#curves polyline')"));
+  page.value_of("document.getElementById('stop').click()");
+  CHECK(shows(page, "document.getElementById('ask').open"));
+  page.value_of("document.getElementById('ask-yes').click()");
+  CHECK(shows(page, "document.querySelector('.state').innerText.includes('stopped')"));
+  page.open(page_of(first));
+  // A job ends as its program's exit code says, which is 0 after a stop that was asked for.
+  CHECK(shows(page, "document.getElementById('jobs')?.innerText.includes('completed')"));
+  CHECK(page.complaints() == "");
+}
+
+TEST_CASE("curves are written as SVG and as PNG") {
+  scratch_runs here;
+  REQUIRE(here.run(here.charlm("run")).status == exit_status{0, {}});
+  const auto png = here.path("curves.png");
+  const auto drawn = here.run({program(TROUPE_TOOL), "plot", here.run_directory("run").string(), "--svg",
+                               here.path("curves.svg").string(), "--png", png.string()});
+  CHECK(contains(read_file(here.path("curves.svg")), "<polyline"));
+  if (std::system("command -v rsvg-convert >/dev/null") != 0) {
+    CHECK(drawn.status == exit_status{2, {}});
+    CHECK(contains(drawn.err, "apt install librsvg2-bin"));
+    return;
+  }
+  CHECK(drawn.status == exit_status{0, {}});
+  const auto picture = read_file(png);
+  REQUIRE(picture.size() > 1'000);
+  CHECK(picture.starts_with("\x89PNG\r\n"));
+  // The width, of four bytes, most significant first: twice that of the SVG.
+  CHECK(static_cast<unsigned char>(picture[18]) * 256 + static_cast<unsigned char>(picture[19]) == 1600);
+  const auto nowhere = here.run({program(TROUPE_TOOL), "plot", here.run_directory("run").string(), "--png",
+                                 here.path("nowhere/curves.png").string()});
+  CHECK(nowhere.status == exit_status{2, {}});
+  CHECK(contains(nowhere.err, "nowhere/curves.png"));
 }
 
 TEST_CASE("a failed run shows its cause first, and text of a run is never markup") {

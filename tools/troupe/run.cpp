@@ -102,10 +102,11 @@ void add_dashboard(CLI::App& app, command& chosen) {
 
 void add_pictures(CLI::App& app, command& chosen) {
   auto [plots, plotted] = add_run_command<plot_arguments>(
-      app, chosen, "plot", "Draw a run's curves and timeline in the terminal, or as SVG", plot, which_of);
+      app, chosen, "plot", "Draw a run's curves and timeline in the terminal, or as SVG or PNG", plot, which_of);
   plots->remove_option(plots->get_option("--json"));
   plots->add_option("METRIC", plotted->metrics, "Which curves (default: all)");
   plots->add_option("--svg", plotted->svg, "Write an SVG file instead");
+  plots->add_option("--png", plotted->png, "Write a PNG file instead, by rsvg-convert (librsvg2-bin)");
   auto [reports, reported] = add_run_command<report_arguments>(
       app, chosen, "report", "Write all about a run into one HTML file, which needs nothing else", report, which_of);
   reports->remove_option(reports->get_option("--json"));

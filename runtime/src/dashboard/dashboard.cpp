@@ -72,7 +72,7 @@ std::string make_nonce() {
 std::string page_with(const std::string& nonce, std::string data) {
   // It must not end the element that it is in.
   replace_all(data, "<", "\\u003c");
-  auto result = std::string{page_template()};
+  auto result = page_template();
   replace_all(result, "@NONCE@", nonce);
   const auto at = result.find("@DATA@");
   return result.replace(at, std::string_view{"@DATA@"}.size(), data);
@@ -114,6 +114,10 @@ ordered changes_of(const ordered& story, sent_parts& sent) {
   return result;
 }
 
+run_shelf make_shelf(const dashboard_options& options) {
+  return options.runs ? run_shelf{options.place, options.runs} : run_shelf{options.storage};
+}
+
 expected<void> check(const dashboard_options& options) {
   if (options.certificate.empty() != options.key.empty())
     return fail(errc::invalid_argument, "a certificate and its key belong together: name both");
@@ -137,7 +141,7 @@ expected<void> check(const dashboard_options& options) {
 class dashboard::impl {
  public:
   explicit impl(dashboard_options options)
-      : options_(std::move(options)), address_(options_.listen), shelf_(options_.storage) {
+      : options_(std::move(options)), address_(options_.listen), shelf_(make_shelf(options_)) {
     if (options_.certificate.empty())
       server_ = std::make_unique<httplib::Server>();
     else
@@ -214,6 +218,9 @@ class dashboard::impl {
     });
     server_->Get("/api/runs",
                  [this](const request&, response& out) { out.set_content(text_of(shelf_.overview()), json_type); });
+    if (options_.cluster)
+      server_->Get("/api/cluster",
+                   [this](const request&, response& out) { out.set_content(text_of(options_.cluster()), json_type); });
     server_->Get("/api/run",
                  [this](const request& in, response& out) { answer(out, shelf_.story(in.get_param_value("name"))); });
     server_->Get("/api/log", [this](const request& in, response& out) { send_log(in, out); });
@@ -309,7 +316,7 @@ class dashboard::impl {
     out.set_content(*log, text_type);
   }
 
-  /// Events `runs` and `run`, each when something has changed.
+  /// Events `runs`, `cluster` and `run`, each when something has changed.
   void stream(const request& in, response& out) {
     if (++streams_ > most_streams) {
       --streams_;
@@ -343,6 +350,9 @@ class dashboard::impl {
     };
     if (auto changed = changes_of({{"overview", shelf_.overview()}}, sent[""]); !changed.empty())
       add("runs", changed["overview"]);
+    if (options_.cluster)
+      if (auto changed = changes_of({{"cluster", options_.cluster()}}, sent["cluster"]); !changed.empty())
+        add("cluster", changed["cluster"]);
     for (const auto& name : names) {
       const auto story = shelf_.story(name);
       const auto told = story ? *story : ordered{{"missing", story.error().message}};

@@ -56,12 +56,20 @@ ordered goodput_of_result(const fs::path& run) {
 
 } // namespace
 
+run_shelf::run_shelf(const fs::path& storage)
+    : run_shelf(storage.string(), [storage]() -> expected<std::vector<fs::path>> {
+        auto runs = list_runs(storage);
+        auto code = std::error_code{};
+        // It is made with the first run.
+        return runs || fs::exists(storage, code) ? std::move(runs) : expected<std::vector<fs::path>>{};
+      }) {}
+
 expected<fs::path> run_shelf::find(const std::string& name) const {
-  TROUPE_TRY(const auto runs, list_runs(storage_));
+  TROUPE_TRY(const auto runs, list_());
   for (const auto& each : runs)
     if (name_of(fs::absolute(each)) == name)
       return each;
-  return fail(errc::not_found, fmt::format("there is no run {} in {}", name, storage_.string()));
+  return fail(errc::not_found, fmt::format("there is no run {} in {}", name, place_));
 }
 
 ordered run_shelf::line_of(const fs::path& run) {
@@ -90,15 +98,14 @@ ordered run_shelf::overview() {
   const auto lock = std::lock_guard{overview_mutex_};
   if (clock::now() - overview_at_ < fresh_for)
     return overview_;
-  auto result = ordered{{"storage", storage_.string()}, {"runs", ordered::array()}};
-  auto code = std::error_code{};
-  if (const auto runs = list_runs(storage_)) {
+  auto result = ordered{{"storage", place_}, {"runs", ordered::array()}};
+  if (const auto runs = list_()) {
     for (const auto& each : *runs)
       if (result["runs"].size() < most_runs)
         result["runs"].push_back(line_of(each));
     result["more"] = runs->size() - result["runs"].size();
     std::erase_if(ended_, [&](const auto& known) { return std::ranges::find(*runs, known.first) == runs->end(); });
-  } else if (fs::exists(storage_, code)) {
+  } else {
     result["error"] = runs.error().message;
   }
   overview_ = std::move(result);

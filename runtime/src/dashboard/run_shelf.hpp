@@ -5,21 +5,29 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::runtime {
 
-/// The runs of a storage directory as pages show them. All members may be called from any thread; who asks within half
+/// Runs as pages show them. All members may be called from any thread; who asks within half
 /// a second of another gets the same answer. Reads only while somebody asks.
 class run_shelf {
  public:
-  explicit run_shelf(std::filesystem::path storage) : storage_(std::move(storage)) {}
+  /// The directories of the runs, the one that began last first.
+  using list_function = std::function<expected<std::vector<std::filesystem::path>>()>;
+
+  /// Those of a storage directory.
+  explicit run_shelf(const std::filesystem::path& storage);
+  /// `place` is for people: where the runs are.
+  run_shelf(std::string place, list_function list) : place_(std::move(place)), list_(std::move(list)) {}
 
   /// All runs, the one that began last first, at most 200: `runs` with the keys of a status and `goodput`; or `error`.
   [[nodiscard]] nlohmann::ordered_json overview();
@@ -52,7 +60,8 @@ class run_shelf {
   [[nodiscard]] std::shared_ptr<told_run> reader_of(const std::filesystem::path& run);
   [[nodiscard]] nlohmann::ordered_json line_of(const std::filesystem::path& run);
 
-  std::filesystem::path storage_;
+  std::string place_;
+  list_function list_;
   std::mutex mutex_;
   std::map<std::filesystem::path, std::shared_ptr<told_run>> readers_;
   std::mutex overview_mutex_;

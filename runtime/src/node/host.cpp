@@ -11,6 +11,7 @@
 #include "node/entry_links.hpp"
 #include "node/local_launcher.hpp"
 #include "node/membership.hpp"
+#include "node/node_page.hpp"
 #include "node/visible_gpus.hpp"
 #include "programs/program_service.hpp"
 
@@ -260,6 +261,7 @@ class node_host::impl {
   }
 
   ~impl() {
+    dashboard_.reset();
     // Before the node's own processes: drivers would see their workers end.
     members_->close_services();
     jobs_.reset();
@@ -319,6 +321,23 @@ class node_host::impl {
                     {"jobs", jobs_},
                     {"mirror", shelf_of(options)},
                     {"program", std::make_shared<program_service>(programs_)}});
+    if (options.dashboard)
+      TROUPE_TRY(open_page(options, address));
+    return {};
+  }
+
+  expected<void> open_page(const node_options& options, const std::string& address) {
+    page_ = std::make_unique<node_page>(
+        address, *members_, jobs_->jobs(),
+        why_no_drivers(options).empty() ? std::optional{member_access{options.keys, options.insecure}} : std::nullopt);
+    auto page = *options.dashboard;
+    page.place = "jobs of the node " + address;
+    page.runs = [this]() -> expected<std::vector<std::filesystem::path>> { return page_->runs(); };
+    page.cluster = [this] { return page_->cluster(); };
+    auto opened = dashboard::open(std::move(page));
+    if (!opened)
+      return fail(opened.error().code, "--dashboard: " + opened.error().message);
+    dashboard_ = std::move(*opened);
     return {};
   }
 
@@ -362,6 +381,8 @@ class node_host::impl {
   std::shared_ptr<worker_entry> entry_;
   std::shared_ptr<membership> members_;
   std::shared_ptr<job_service> jobs_;
+  std::unique_ptr<node_page> page_;
+  std::unique_ptr<dashboard> dashboard_;
   std::optional<entry_links> links_;
   actors::node_actor node_;
   caf::actor key_watch_;
@@ -404,6 +425,10 @@ bool node_host::drained() const noexcept {
 
 std::optional<endpoint> node_host::metrics_address() const {
   return impl_->monitor_ ? std::optional{impl_->monitor_->address()} : std::nullopt;
+}
+
+std::string node_host::dashboard_url() const {
+  return impl_->dashboard_ ? impl_->dashboard_->url() : std::string{};
 }
 
 const resources& node_host::offered() const noexcept {

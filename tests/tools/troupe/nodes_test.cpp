@@ -1,5 +1,7 @@
 #include "nodes/list.hpp"
 
+#include <troupe/runtime/members.hpp>
+
 #include <troupe/messages/node.hpp>
 
 #include <doctest/doctest.h>
@@ -28,17 +30,17 @@ listed_member member(const std::string& address, const std::string& host) {
 
 TEST_CASE("the state of a member in a word") {
   auto one = member("a:1", "a");
-  CHECK(state_of(one) == "available");
+  CHECK(runtime::state_of(one) == "available");
   one.what.phase = member_phase::drained;
-  CHECK(state_of(one) == "drained");
+  CHECK(runtime::state_of(one) == "drained");
   one.what.runs = {{"0123", "digits", 2}};
-  CHECK(state_of(one) == "draining");
+  CHECK(runtime::state_of(one) == "draining");
   one.what.phase = member_phase::leaving;
-  CHECK(state_of(one) == "leaving");
+  CHECK(runtime::state_of(one) == "leaving");
   one.what.protocol = protocol_version + 1;
-  CHECK(state_of(one) == "other version");
+  CHECK(runtime::state_of(one) == "other version");
   one.is_silent = true;
-  CHECK(state_of(one) == "silent");
+  CHECK(runtime::state_of(one) == "silent");
 }
 
 TEST_CASE("the list of members for people and for scripts") {

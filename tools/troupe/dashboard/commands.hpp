@@ -35,6 +35,8 @@ struct plot_arguments {
   std::vector<std::string> metrics;
   /// A file for SVG; empty: draws in the terminal.
   std::filesystem::path svg;
+  /// The same for PNG.
+  std::filesystem::path png;
 };
 
 /// Draws curves and the timeline.

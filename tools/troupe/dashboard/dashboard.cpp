@@ -1,5 +1,6 @@
 #include "dashboard/commands.hpp"
 #include "dashboard/pictures.hpp"
+#include "dashboard/png.hpp"
 
 #include "checkpoint/text.hpp"
 
@@ -115,10 +116,16 @@ int plot(const plot_arguments& given) {
     curves = std::move(chosen);
   }
   const auto events = reader.to_json()["events"];
-  if (!given.svg.empty()) {
-    if (!write_whole(given.svg, to_svg((*run)->name(), curves, events)))
+  if (!given.svg.empty() || !given.png.empty()) {
+    const auto picture = to_svg((*run)->name(), curves, events);
+    if (!given.svg.empty() && !write_whole(given.svg, picture))
       return trouble("plot", fmt::format("{} cannot be written", given.svg.string()));
-    fmt::print("{}\n", given.svg.string());
+    if (!given.png.empty())
+      if (const auto written = write_png(picture, given.png); !written)
+        return trouble("plot", written.error().message);
+    for (const auto* file : {&given.svg, &given.png})
+      if (!file->empty())
+        fmt::print("{}\n", file->string());
     return exit_good;
   }
   constexpr std::size_t margin = 14;

@@ -4,14 +4,10 @@
 #include <troupe/member.hpp>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 /// What `troupe nodes` says about the members of a cluster.
 namespace troupe::tool {
-
-/// "available", "draining" (it still has workers), "drained", "leaving", "silent" or "other version".
-[[nodiscard]] std::string_view state_of(const listed_member& member);
 
 /// A line for each member, under a heading.
 [[nodiscard]] std::string table_of(const std::vector<listed_member>& members);

@@ -5,8 +5,11 @@
 #include <troupe/member.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// What drivers and tools ask of a cluster's nodes. All of it blocks, for no longer than the limit for each node.
@@ -25,6 +28,15 @@ struct member_access {
 /// with, naming all.
 [[nodiscard]] expected<std::vector<listed_member>> list_members(const std::vector<std::string>& entries,
                                                                 const member_access& how);
+
+/// "available", "draining" (it still has workers), "drained", "leaving", "silent" or "other version".
+[[nodiscard]] std::string_view state_of(const listed_member& member);
+
+/// A member for scripts and pages: its address, state, what it offers, its runs, and when its certificate expires.
+[[nodiscard]] nlohmann::ordered_json to_json(const listed_member& member);
+
+/// "2026-11-27", in UTC. `seconds` since 1970.
+[[nodiscard]] std::string day_of(std::int64_t seconds);
 
 /// Has a node take no new workers. Runs replace those that it has, between steps; what is not replaced leaves after
 /// `patience`. Returns what the node says of itself. Idempotent.

@@ -3,6 +3,7 @@
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/resources.hpp>
+#include <troupe/runtime/dashboard.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -38,6 +39,9 @@ struct node_options {
   std::filesystem::path keys;
   /// Where to serve the node's metrics over HTTP; port 0 for any. Nothing listens without it.
   std::optional<endpoint> metrics;
+  /// The page about the cluster, the jobs that this node knows and their runs; its `storage`, `runs` and `cluster` are
+  /// set by the node. Nothing: there is none.
+  std::optional<dashboard_options> dashboard;
   /// The entry nodes of the cluster that this node joins. Its own address does not matter among them, so that all nodes
   /// may have one list.
   std::vector<endpoint> join;
@@ -72,6 +76,9 @@ class node_host {
 
   /// Where its metrics are, with the actual port; nothing if nowhere.
   [[nodiscard]] std::optional<endpoint> metrics_address() const;
+
+  /// Where its page is; empty if nowhere.
+  [[nodiscard]] std::string dashboard_url() const;
 
   /// Prepares for the loss of this host: asks the drivers of all runs to replace or release the workers here. `drained`
   /// is true once none is left or the grace period is over.

@@ -226,7 +226,8 @@ std::string layered_options::dump() const {
     const auto name = name_of(*each);
     const auto is_list = each->get_expected_max() > 1;
     auto values = each->count() > 0 ? each->results() : std::vector<std::string>{};
-    if (values.empty() && !each->get_default_str().empty())
+    // An option whose value may be left out has no effect unless it is given.
+    if (values.empty() && !each->get_default_str().empty() && each->get_items_expected_min() > 0)
       values = {each->get_default_str()};
     // A flag.
     if (values.empty() && each->get_items_expected_max() == 0)

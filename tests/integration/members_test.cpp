@@ -225,6 +225,9 @@ TEST_CASE_FIXTURE(members,
   CHECK(contains(ran.out, "cpus = 5\n"));
   CHECK(contains(ran.out, "join = [\"10.0.0.3:1\", \"10.0.0.4:1\"]\n"));
   CHECK(contains(ran.out, "grace = 7\n"));
+  // Options whose value may be left out are off unless they are given.
+  CHECK(contains(ran.out, "# accept-programs = "));
+  CHECK(contains(ran.out, "# dashboard = "));
   // What it prints is such a file.
   write_file(file, ran.out);
   CHECK(dump({}).out == ran.out);

@@ -47,14 +47,11 @@ void checkpoint_waits::on(const checkpoint_failed& event) {
 void checkpoint_waits::on_end(const run_result& result) {
   if (result.status != run_status::failed && !result.latest_checkpoint.empty())
     answer_for(result.steps, std::filesystem::path{result.latest_checkpoint});
-  on_refusal({errc::aborted, result.reason.message.empty() ? "the run has ended without another checkpoint"
-                                                           : "the run has ended: " + result.reason.message});
+  const auto why = result.reason.message.empty() ? "the run has ended without another checkpoint"
+                                                 : "the run has ended: " + result.reason.message;
+  answer_for(std::numeric_limits<std::uint64_t>::max(), fail(errc::aborted, why));
   auto lock = std::lock_guard{mutex_};
   is_running_ = false;
-}
-
-void checkpoint_waits::on_refusal(const error& reason) {
-  answer_for(std::numeric_limits<std::uint64_t>::max(), fail(reason));
 }
 
 void checkpoint_waits::answer_for(std::uint64_t step, const expected<std::filesystem::path>& what) {

@@ -80,6 +80,15 @@ run_callbacks with_defaults(run_callbacks callbacks) {
 
 /// Where the runs of a trainer take place, one after the other.
 struct run_place {
+  run_place() = default;
+  run_place(const run_place&) = delete;
+  run_place& operator=(const run_place&) = delete;
+  ~run_place() {
+    // The node may hold a trainer that holds it.
+    if (kept)
+      kept->end();
+  }
+
   caf::actor_system_config config;
   std::optional<caf::actor_system> system;
   /// Keeps the workers' processes from one run to the next; null if each run has its own. Ends before the system.
@@ -124,11 +133,8 @@ class trainer::impl {
 
   runtime::checkpoint_waits::answer save_checkpoint() {
     auto result = waits_.add();
-    if (const auto whom = current())
-      whom->home_system().spawn([this, whom](caf::event_based_actor* self) {
-        self->request(whom, caf::infinite, checkpoint_request{})
-            .then([] {}, [this](const caf::error& reason) { waits_.on_refusal(actors::from_caf(reason)); });
-      });
+    // A refusal is a notice, too, and the answer comes with the end of the run.
+    tell(checkpoint_request{});
     return result;
   }
 

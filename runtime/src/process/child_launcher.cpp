@@ -19,6 +19,7 @@
 
 /// glibc's `clone` under its other name. ThreadSanitizer intercepts `clone` and treats every child as a fork, which
 /// breaks its own state when the child shares our memory.
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming): it is the name in glibc.
 extern "C" int __clone(int (*function)(void*), void* stack, int flags, void* argument, ...);
 
 namespace troupe::runtime {

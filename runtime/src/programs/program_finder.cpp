@@ -92,7 +92,8 @@ expected<program_file> program_finder::find(const std::string& named, const std:
                 program.error().message +
                     (std::holds_alternative<one_program>(source_)
                          ? ""
-                         : ": install the driver's program there, or start caf-node with --accept-programs"));
+                         : ": install the driver's program there (caf-node --program-dir), or start caf-node with "
+                           "--accept-programs"));
   // The driver's own program runs already.
   if (!std::holds_alternative<one_program>(source_))
     TROUPE_TRY(check_host(*program, more));

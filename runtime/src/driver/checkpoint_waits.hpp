@@ -27,6 +27,7 @@ class checkpoint_waits {
   void on(const checkpoint_failed& event);
   /// All that still wait get the run's last checkpoint, if it is new to them, or else why there is none.
   void on_end(const run_result& result);
+
  private:
   struct wait {
     std::uint64_t after = 0;

@@ -170,6 +170,7 @@ class trainer_fixture : public actor_fixture {
     trainer_services services;
     services.connect_node = make_connector();
     services.open_control_port = open_control_port;
+    services.offer_program = offer_program;
     services.list_members = [shown = members_](const cluster_config&) -> expected<std::vector<listed_member>> {
       auto lock = std::lock_guard{shown->mutex};
       if (shown->refusal.code != errc::none)
@@ -273,6 +274,7 @@ class trainer_fixture : public actor_fixture {
   trainer_config config;
   std::vector<std::shared_ptr<fake_node_processes>> nodes;
   decltype(trainer_services::open_control_port) open_control_port;
+  decltype(trainer_services::offer_program) offer_program;
   resources capacity{4, 0};
   bool first_node_is_dead = false;
   record<std::string> shown;

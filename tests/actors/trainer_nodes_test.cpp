@@ -1,5 +1,11 @@
 #include "trainer_fixture.hpp"
 
+#include <atomic>
+#include <chrono>
+#include <stop_token>
+#include <string>
+#include <thread>
+
 using namespace troupe;
 using namespace troupe::actors;
 using namespace troupe::actors::testing;
@@ -280,4 +286,82 @@ TEST_CASE_FIXTURE(trainer_fixture, "a member that has just gone does not end a r
   CHECK(result.status == run_status::completed);
   for (const auto& each : result.workers)
     CHECK(each.node == "10.0.0.1:4000");
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "what all nodes lack that a run needs is said at once, before it ends") {
+  open(worker_script::trains);
+  config.scaling.placement = placement_strategy::spread;
+  for (const auto& node : nodes)
+    node->open_error = {errc::program_mismatch, "the host lacks a library"};
+  const auto result = fit();
+  CHECK(result.status == run_status::failed);
+  CHECK(result.reason.code == errc::program_mismatch);
+  for (const auto* address : {"10.0.0.0:4000", "10.0.0.1:4000"})
+    CHECK(says(result.reason.message, std::string{"node "} + address + ": the host lacks a library"));
+}
+
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "a run whose node lacks its program ends, whatever becomes of nodes that it does not need") {
+  open_cluster(worker_script::trains, {0, 1});
+  config.scaling.num_workers = 1;
+  nodes[0]->open_error = {errc::program_mismatch, "the host lacks a library"};
+  // The other one answers after it.
+  std::atomic<bool> answers = true;
+  offer_program = [&](const cluster_config&, const std::string& address,
+                      const std::stop_token& stop) -> expected<std::string> {
+    if (address == "10.0.0.0:4000")
+      return std::string{};
+    nodes[0]->opened.wait_for(1);
+    while (!answers && !stop.stop_requested())
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    return std::string{};
+  };
+  auto result = run_result{};
+  SUBCASE("it lacks the program, too") {
+    nodes[1]->open_error = nodes[0]->open_error;
+    result = fit();
+  }
+  SUBCASE("it has the program") {
+    result = fit();
+  }
+  SUBCASE("it is lost") {
+    answers = false;
+    result = fit_and_at_once([&](const trainer_actor&) {
+      nodes[0]->opened.wait_for(1);
+      caf::anon_send_exit(nodes[1]->node(), caf::exit_reason::kill);
+    });
+  }
+  CHECK(result.status == run_status::failed);
+  CHECK(says(result.reason.message, "node 10.0.0.0:4000: the host lacks a library"));
+  CHECK(nodes[1]->started.all().empty());
+}
+
+TEST_CASE_FIXTURE(trainer_fixture,
+                  "a program is offered to each node before it is opened there, and a refusal ends the run") {
+  open(worker_script::trains);
+  config.scaling.placement = placement_strategy::spread;
+  record<std::string> offered;
+  auto refusal = error{};
+  offer_program = [&](const cluster_config&, const std::string& address,
+                      const std::stop_token&) -> expected<std::string> {
+    const auto i = address == "10.0.0.0:4000" ? 0u : 1u;
+    if (!nodes[i]->opened.all().empty())
+      return fail(errc::internal, "it was open before");
+    offered.add(address);
+    return i == 1 && refusal.code != errc::none ? expected<std::string>{fail(refusal)} : "sent to " + address;
+  };
+  SUBCASE("both take it") {
+    const auto result = fit();
+    CHECK(result.status == run_status::completed);
+    CHECK(offered.all().size() == 2);
+    CHECK(is_said("sent to 10.0.0.0:4000"));
+    CHECK(is_said("sent to 10.0.0.1:4000"));
+  }
+  SUBCASE("one has no room") {
+    refusal = {errc::unsatisfiable, "the program is too large"};
+    const auto result = fit();
+    CHECK(result.status == run_status::failed);
+    CHECK(says(result.reason.message, "node 10.0.0.1:4000: the program is too large"));
+    CHECK(nodes[1]->opened.all().empty());
+  }
 }

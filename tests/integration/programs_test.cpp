@@ -126,6 +126,11 @@ TEST_CASE_FIXTURE(programs, "nodes that lack a program and take none are all nam
   CHECK(here.workers_vanish());
   CHECK(files_in("first").empty());
 
+  const auto one = here.run(here.charlm("one", {"--nodes", first.address + "," + second.address, "--workers", "1"}));
+  INFO(one.err);
+  CHECK(one.status == exit_status{1, {}});
+  CHECK(contains(one.err, "--accept-programs"));
+
   const auto small = start_node("small", {"--accept-programs", "1MB"});
   const auto too_large = train("too-large", small.address);
   INFO(too_large.err);
@@ -156,7 +161,7 @@ TEST_CASE_FIXTURE(programs, "who does not know who connects takes no programs") 
   CHECK(contains(refused.err, "leave --accept-programs out"));
 }
 
-TEST_CASE_FIXTURE(programs, "a driver that ends while it sends its program leaves nothing behind") {
+TEST_CASE_FIXTURE(programs, "a driver that ends while it sends its program keeps no other from sending it") {
   // One that stops at once takes a signal at any point of it.
   const auto node = start_node("state", {"--accept-programs"});
   for (auto attempt = 0; attempt < 3; ++attempt) {

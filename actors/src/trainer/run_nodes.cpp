@@ -273,18 +273,18 @@ void run_nodes::request_open(std::uint32_t node) {
               monitor_.add(node, clock::now());
             mail_[node] = {};
             mail_[node].connect(links_[node]->handle());
-            if (!refusals_.empty())
-              return report_missing();
-            events_->on_node_open(node);
+            if (refusals_.empty())
+              return events_->on_node_open(node);
+            report_refusals();
           },
           [this, node, link = links_.number_of(node)](const caf::error& reason) {
             fail(node, link, from_caf(reason));
           });
 }
 
-/// Reports together what nodes lack that the run cannot begin without.
-void run_nodes::report_missing() {
-  if (!roster_.in_state(node_state::opening).empty())
+/// Reports together why nodes that the run needs have refused it, once no other may refuse it, too.
+void run_nodes::report_refusals() {
+  if (refusals_.empty() || !roster_.in_state(node_state::opening).empty())
     return;
   auto all = std::exchange(refusals_, {});
   auto result = all.begin()->second;
@@ -302,7 +302,7 @@ void run_nodes::fail(std::uint32_t node, std::uint64_t link, error reason) {
   if (events_->needs_node(node, is_late)) {
     roster_[node].state = node_state::refused;
     refusals_.emplace(node, error{reason.code, std::move(text)});
-    return report_missing();
+    return report_refusals();
   }
   auto& state = roster_[node].state;
   if (is_away(state))
@@ -312,6 +312,7 @@ void run_nodes::fail(std::uint32_t node, std::uint64_t link, error reason) {
   // A node that is drained may be asked for hours.
   if (auto& last = complaints_[node]; std::exchange(last, text) != text)
     events_->notify(severity::warning, text + (is_late ? "; it is asked again" : "; it gets no workers"));
+  report_refusals();
 }
 
 std::optional<std::uint32_t> run_nodes::on_beat(const caf::strong_actor_ptr& sender, clock::time_point now) {
@@ -407,6 +408,7 @@ void run_nodes::lose(std::uint32_t node, node_state from_now_on, const std::stri
   roster_[node].state = from_now_on;
   roster_[node].tried = clock::now();
   events_->on_node_lost(node, why);
+  report_refusals();
 }
 
 void run_nodes::report_broken(clock::time_point now) {
@@ -523,6 +525,7 @@ void run_nodes::kill(std::uint32_t node, worker_id worker, const std::string& wh
 void run_nodes::end_run(std::function<void()> done) {
   offers_.stop();
   opening_.reset();
+  refusals_.clear();
   std::vector<node_actor> awaited;
   for (std::uint32_t i = 0; i < roster_.size(); ++i) {
     if (links_[i] == nullptr)
@@ -547,6 +550,7 @@ void run_nodes::end_run(std::function<void()> done) {
 void run_nodes::abandon() {
   offers_.stop();
   opening_.reset();
+  refusals_.clear();
   for (std::uint32_t i = 0; i < roster_.size(); ++i)
     if (links_[i] != nullptr)
       links_.disconnect(i);

@@ -152,7 +152,7 @@ class run_nodes {
   void ask_for_part_address(std::uint32_t node, std::function<void()> then);
   void offer_program(std::uint32_t node);
   void request_open(std::uint32_t node);
-  void report_missing();
+  void report_refusals();
   void readmit(std::uint32_t node);
   void report_silent(clock::time_point now);
   void fail(std::uint32_t node, std::uint64_t link, error reason);

@@ -24,6 +24,13 @@ namespace {
 const auto endless = std::string{"100000000"};
 const auto own_header = httplib::Headers{{"X-Troupe-Request", "1"}};
 
+[[nodiscard]] std::optional<std::string> chromium_or_skip() {
+  auto result = find_chromium();
+  if (!result)
+    std::puts("SKIP: there is no chromium (apt install chromium)");
+  return result;
+}
+
 /// A dashboard of the runs of one test.
 struct served_runs {
   scratch_runs here;
@@ -168,12 +175,9 @@ TEST_CASE("with a token only who knows it sees anything") {
 }
 
 TEST_CASE("in a browser a chart moves, a killed worker appears in the timeline, and the stop button stops the run") {
-  const auto chromium = find_chromium();
-  if (!chromium) {
-    std::puts("SKIP: there is no chromium (apt install chromium)");
-    CHECK(true);
+  const auto chromium = chromium_or_skip();
+  if (!chromium)
     return;
-  }
   served_runs t;
   t.serve();
   browser page{*chromium, t.here.path("profile")};
@@ -241,12 +245,9 @@ TEST_CASE("in a browser a chart moves, a killed worker appears in the timeline, 
 }
 
 TEST_CASE("in a browser a node shows its cluster and its jobs, and stops a job's run") {
-  const auto chromium = find_chromium();
-  if (!chromium) {
-    std::puts("SKIP: there is no chromium (apt install chromium)");
-    CHECK(true);
+  const auto chromium = chromium_or_skip();
+  if (!chromium)
     return;
-  }
   scratch_runs here;
   const auto first = here.start_node({"--state", here.path("first").string(), "--dashboard"});
   const auto second =
@@ -327,12 +328,9 @@ TEST_CASE("curves are written as SVG and as PNG") {
 }
 
 TEST_CASE("a failed run shows its cause first, and text of a run is never markup") {
-  const auto chromium = find_chromium();
-  if (!chromium) {
-    std::puts("SKIP: there is no chromium (apt install chromium)");
-    CHECK(true);
+  const auto chromium = chromium_or_skip();
+  if (!chromium)
     return;
-  }
   served_runs t;
   const auto run = t.here.path("runs") / "<img src=x onerror=document.title='hacked'>";
   std::filesystem::create_directories(run);

@@ -5,7 +5,6 @@
 #include <troupe/config.hpp>
 
 #include <cstdint>
-
 #include <stop_token>
 #include <string>
 #include <utility>

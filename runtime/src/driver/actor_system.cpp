@@ -160,7 +160,7 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
 actors::trainer_actor runtime::spawn_trainer_on(caf::actor_system& system, const function& train, trainer_config config,
                                                 std::function<void(rank_id, const std::string&)> show_output,
                                                 const std::filesystem::path& worker_path,
-                                                std::shared_ptr<kept_node> kept) {
+                                                const std::shared_ptr<kept_node>& kept) {
   runtime::obey_in_process_variable(config);
   runtime::obey_job_variable(config);
   runtime::name_run(config);
@@ -180,8 +180,8 @@ actors::trainer_actor runtime::spawn_trainer_on(caf::actor_system& system, const
   if (config.run.debug_rank)
     config.run.start_timeout = std::chrono::days{1};
   services.connect_node = [&system, path = program->identity().path, in_process,
-                           kept = std::move(kept)](const cluster_config& cluster, const std::string& address) {
-    return connect_node(system, cluster, address, path, in_process, kept);
+                           kept = std::weak_ptr{kept}](const cluster_config& cluster, const std::string& address) {
+    return connect_node(system, cluster, address, path, in_process, kept.lock());
   };
   services.list_members = [](const cluster_config& cluster) {
     return runtime::list_members(cluster.entry, {cluster.keys, cluster.insecure, cluster.connect_timeout});

@@ -74,13 +74,6 @@ start_own_node(caf::actor_system& system, const std::optional<tls_files>& keys, 
   return embedded_node::start(system, keys, program, in_process, released);
 }
 
-void kept_node::end() {
-  auto lock = std::lock_guard{mutex_};
-  if (node_)
-    caf::anon_send_exit(node_->handle(), caf::exit_reason::user_shutdown);
-  node_.reset();
-}
-
 expected<std::unique_ptr<actors::connected_node>>
 kept_node::connect(const std::function<expected<std::unique_ptr<actors::connected_node>>()>& start) {
   auto lock = std::lock_guard{mutex_};

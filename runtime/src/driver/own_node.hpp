@@ -27,13 +27,6 @@ start_own_node(caf::actor_system& system, const std::optional<tls_files>& keys, 
 /// threads.
 class kept_node {
  public:
-  kept_node() = default;
-  kept_node(const kept_node&) = delete;
-  kept_node& operator=(const kept_node&) = delete;
-
-  /// Ends the node, even while a run that has ended still has its share of it, or this.
-  void end();
-
   /// The node, which the first call starts.
   [[nodiscard]] expected<std::unique_ptr<actors::connected_node>>
   connect(const std::function<expected<std::unique_ptr<actors::connected_node>>()>& start);

@@ -32,22 +32,10 @@ class observer_state : public actors::run_observer::base {
   behavior_type make_behavior() override {
     return {
         [this](const run_started& x) { call(callbacks_.started, x); },
-        [this](const run_progress& x) {
-          waits_.on(x);
-          call(callbacks_.progress, x);
-        },
-        [this](const checkpoint_saved& x) {
-          waits_.on(x);
-          call(callbacks_.saved, x);
-        },
-        [this](const checkpoint_skipped& x) {
-          waits_.on(x);
-          call(callbacks_.skipped, x);
-        },
-        [this](const checkpoint_failed& x) {
-          waits_.on(x);
-          call(callbacks_.failed, x);
-        },
+        [this](const run_progress& x) { answer_and_call(callbacks_.progress, x); },
+        [this](const checkpoint_saved& x) { answer_and_call(callbacks_.saved, x); },
+        [this](const checkpoint_skipped& x) { answer_and_call(callbacks_.skipped, x); },
+        [this](const checkpoint_failed& x) { answer_and_call(callbacks_.failed, x); },
         [this](const generation_record& x) { call(callbacks_.regrouped, x); },
         [this](const run_notice& x) { call(callbacks_.notice, x); },
     };
@@ -60,6 +48,12 @@ class observer_state : public actors::run_observer::base {
   static void call(const std::function<void(const Event&)>& callback, const Event& event) {
     if (callback)
       callback(event);
+  }
+
+  template <class Event>
+  void answer_and_call(const std::function<void(const Event&)>& callback, const Event& event) {
+    waits_.on(event);
+    call(callback, event);
   }
 
   const run_callbacks& callbacks_;
@@ -80,15 +74,6 @@ run_callbacks with_defaults(run_callbacks callbacks) {
 
 /// Where the runs of a trainer take place, one after the other.
 struct run_place {
-  run_place() = default;
-  run_place(const run_place&) = delete;
-  run_place& operator=(const run_place&) = delete;
-  ~run_place() {
-    // The node may hold a trainer that holds it.
-    if (kept)
-      kept->end();
-  }
-
   caf::actor_system_config config;
   std::optional<caf::actor_system> system;
   /// Keeps the workers' processes from one run to the next; null if each run has its own. Ends before the system.

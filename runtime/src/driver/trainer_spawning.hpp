@@ -20,6 +20,6 @@ namespace troupe::runtime {
                                                      trainer_config config,
                                                      std::function<void(rank_id, const std::string&)> show_output,
                                                      const std::filesystem::path& worker_path,
-                                                     std::shared_ptr<kept_node> kept);
+                                                     const std::shared_ptr<kept_node>& kept);
 
 } // namespace troupe::runtime

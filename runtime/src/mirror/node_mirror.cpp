@@ -29,18 +29,12 @@ using namespace std::chrono_literals;
 
 /// A node reads a large checkpoint back before it answers.
 constexpr auto patience = 30min;
-constexpr auto answer_limit = 30s;
 
 std::vector<step_id> steps_in(const json& answer, const char* key) {
   std::vector<step_id> result;
   for (const auto& each : answer.at(key))
     result.push_back(step_id{each.get<std::uint64_t>()});
   return result;
-}
-
-member_access patient(member_access how) {
-  how.limit = std::max<std::chrono::milliseconds>(how.limit, answer_limit);
-  return how;
 }
 
 } // namespace

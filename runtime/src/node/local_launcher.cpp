@@ -1,6 +1,7 @@
 #include "node/local_launcher.hpp"
 
 #include "process/debugger.hpp"
+#include "process/own_environment.hpp"
 
 #include <troupe/runtime/descriptor_broker.hpp>
 #include <troupe/runtime/node_host.hpp>
@@ -19,34 +20,24 @@
 #include <unistd.h>
 #include <utility>
 
-extern char** environ;
-
 namespace troupe::runtime {
 
 namespace {
 
 std::vector<std::string> make_environment(const std::map<std::string, std::string>& additions,
                                           const std::vector<std::string>& devices) {
-  std::map<std::string, std::string> variables;
+  auto variables = own_environment();
   for (const auto* name : thread_variables)
     variables.emplace(name, "1");
   // cuBLAS is deterministic only with a fixed workspace.
   if (!devices.empty())
     variables.emplace("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
-  for (auto** entry = environ; *entry != nullptr; ++entry) {
-    auto text = std::string{*entry};
-    if (auto mark = text.find('='); mark != std::string::npos && mark > 0)
-      variables[text.substr(0, mark)] = text.substr(mark + 1);
-  }
   for (const auto& [name, value] : additions)
     variables[name] = value;
   for (std::size_t i = 0; i < devices.size(); ++i)
     variables["CUDA_VISIBLE_DEVICES"] = (i == 0 ? "" : variables["CUDA_VISIBLE_DEVICES"] + ",") + devices[i];
   variables.insert_or_assign(worker_variable, std::string{"1"});
-  std::vector<std::string> result;
-  for (const auto& [name, value] : variables)
-    result.push_back(name + "=" + value);
-  return result;
+  return to_texts(variables);
 }
 
 worker_ended describe_end(const run_id& run, worker_id worker, const exit_report& report) {

@@ -1,3 +1,5 @@
+#include "process/read_at.hpp"
+
 #include <troupe/runtime/program.hpp>
 
 #include <troupe/serialization/files/digest.hpp>
@@ -47,25 +49,6 @@ std::optional<std::string> build_id_of_notes(std::span<const std::byte> notes, s
     notes = notes.subspan(std::min(rounded_up(content_end, alignment), notes.size()));
   }
   return std::nullopt;
-}
-
-/// Fills `bytes`; false if the file is too short.
-bool read_at(int fd, std::span<std::byte> bytes, std::uint64_t offset) {
-  while (!bytes.empty()) {
-    auto n = pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n <= 0)
-      return false;
-    bytes = bytes.subspan(static_cast<std::size_t>(n));
-    offset += static_cast<std::uint64_t>(n);
-  }
-  return true;
-}
-
-template <class T>
-bool read_object(int fd, T& x, std::uint64_t offset) {
-  return read_at(fd, std::as_writable_bytes(std::span{&x, 1}), offset);
 }
 
 struct byte_range {

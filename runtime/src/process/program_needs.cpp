@@ -1,3 +1,5 @@
+#include "process/read_at.hpp"
+
 #include <troupe/runtime/program.hpp>
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@
 #include <fcntl.h>
 #include <link.h>
 #include <poll.h>
+#include <span>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,11 +52,6 @@ std::string name_of_processor(std::uint16_t machine) {
   }
 }
 
-template <class T>
-bool read_object(int fd, T& x, std::uint64_t offset) {
-  return pread(fd, &x, sizeof(x), static_cast<off_t>(offset)) == static_cast<ssize_t>(sizeof(x));
-}
-
 /// The class, the byte order and the machine stand at the same place in all ELF files.
 bool read_header(int fd, Elf64_Ehdr& header) {
   return read_object(fd, header, 0) && std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0;
@@ -78,7 +76,7 @@ std::string linker_of(int fd) {
       continue;
     std::array<char, 4096> name{};
     if (segment.p_filesz >= name.size() ||
-        pread(fd, name.data(), segment.p_filesz, static_cast<off_t>(segment.p_offset)) < 0)
+        !read_at(fd, std::as_writable_bytes(std::span{name}).first(segment.p_filesz), segment.p_offset))
       return {};
     return name.data();
   }

@@ -2,16 +2,16 @@
 
 #include "net/members/base64.hpp"
 #include "net/members/ticket_client.hpp"
+#include "process/read_at.hpp"
 #include "programs/program_cache.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <span>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <utility>
 
 namespace troupe::runtime {
@@ -23,24 +23,6 @@ using namespace std::chrono_literals;
 
 /// A node writes a piece, or reads a whole program, in this time.
 constexpr auto patience = 60s;
-constexpr auto answer_limit = 30s;
-
-member_access patient(member_access how) {
-  how.limit = std::max<std::chrono::milliseconds>(how.limit, answer_limit);
-  return how;
-}
-
-expected<void> read_at(const program_file& program, std::uint64_t offset, std::string& piece) {
-  for (std::size_t done = 0; done < piece.size();) {
-    const auto got = ::pread(program.fd(), piece.data() + done, piece.size() - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got <= 0)
-      return fail(errc::io_error, fmt::format("cannot read {} at {}", program.identity().path, offset + done));
-    done += static_cast<std::size_t>(got);
-  }
-  return {};
-}
 
 class sender {
  public:
@@ -66,7 +48,8 @@ class sender {
     auto piece = std::string{};
     for (std::uint64_t done = 0; done < size; done += piece.size()) {
       piece.resize(std::min<std::uint64_t>(program_piece_bytes, size - done));
-      TROUPE_TRY(read_at(program_, done, piece));
+      if (!read_at(program_.fd(), std::as_writable_bytes(std::span{piece}), done))
+        return fail(errc::io_error, fmt::format("cannot read {} at {}", program_.identity().path, done));
       digest.update(serialization::bytes_of(piece));
       TROUPE_TRY(ask("write", {{"upload", upload}, {"offset", done}, {"data", to_base64(piece)}}));
     }

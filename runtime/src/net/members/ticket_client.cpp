@@ -16,6 +16,11 @@ using clock = std::chrono::steady_clock;
 
 } // namespace
 
+member_access patient(member_access how) {
+  how.limit = std::max<std::chrono::milliseconds>(how.limit, 30s);
+  return how;
+}
+
 expected<nlohmann::json> ticket_client::ask(nlohmann::json question, std::chrono::milliseconds patience,
                                             const std::stop_token& stop) {
   question["ticket"] = serialization::random_hex(16);

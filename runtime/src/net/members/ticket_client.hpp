@@ -36,4 +36,7 @@ class ticket_client {
   std::optional<member_client> node_;
 };
 
+/// With a limit of half a minute or more, for a node that writes files before it answers.
+[[nodiscard]] member_access patient(member_access how);
+
 } // namespace troupe::runtime

@@ -81,6 +81,18 @@ TEST_CASE("a lease that is asked for again replaces the first") {
   CHECK(table.open_to(ticket(2, "b"), start) == cpus(5));
 }
 
+TEST_CASE("an open run that gives its lease back can still take workers") {
+  lease_table table{cpus(4)};
+  CHECK(table.lease(request(ticket(1, "a"), cpus(4)), start));
+  table.open(run_id{"a"}, "run-a");
+  CHECK(table.lease(request(ticket(1, "a"), {}), start));
+  CHECK(table.lease(request(ticket(2, "b"), cpus(3)), start));
+  CHECK(table.use(run_id{"a"}, cpus(1), start));
+  const auto refused = table.use(run_id{"a"}, cpus(2), start);
+  REQUIRE(!refused);
+  CHECK(refused.error().code == errc::busy);
+}
+
 TEST_CASE("a lease ends if its run is not opened in time") {
   lease_table table{cpus(4)};
   REQUIRE(table.lease(request(ticket(1, "a"), cpus(4)), start));

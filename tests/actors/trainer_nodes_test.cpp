@@ -302,7 +302,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "what all nodes lack that a run needs is said
 
 TEST_CASE_FIXTURE(trainer_fixture,
                   "a run whose node lacks its program ends, whatever becomes of nodes that it does not need") {
-  open_cluster(worker_script::trains, {0, 1});
+  open(worker_script::trains);
   config.scaling.num_workers = 1;
   nodes[0]->open_error = {errc::program_mismatch, "the host lacks a library"};
   // The other one answers after it.
@@ -364,4 +364,61 @@ TEST_CASE_FIXTURE(trainer_fixture,
     CHECK(says(result.reason.message, "node 10.0.0.1:4000: the program is too large"));
     CHECK(nodes[1]->opened.all().empty());
   }
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "members of a cluster take the workers of one that lacks the program") {
+  open_cluster(worker_script::trains, {0, 1});
+  config.scaling.num_workers = 1;
+  nodes[0]->open_error = {errc::program_mismatch, "the host lacks a library"};
+  SUBCASE("another has it") {
+    const auto result = fit();
+    CHECK(result.status == run_status::completed);
+    REQUIRE(result.workers.size() == 1);
+    CHECK(result.workers.front().node == "10.0.0.1:4000");
+    CHECK(is_said("node 10.0.0.0:4000: the host lacks a library; other nodes of the cluster take its workers"));
+    CHECK(nodes[0]->started.all().empty());
+  }
+  SUBCASE("fewer than the most are enough") {
+    config.scaling.num_workers = {2, 8};
+    config.scaling.resources_per_worker.cpus = 1;
+    const auto result = fit();
+    CHECK(result.status == run_status::completed);
+    CHECK(nodes[0]->started.all().empty());
+    CHECK(!nodes[1]->started.all().empty());
+  }
+  SUBCASE("none has it") {
+    nodes[1]->open_error = nodes[0]->open_error;
+    const auto result = fit();
+    CHECK(result.status == run_status::failed);
+    CHECK(result.reason.code == errc::program_mismatch);
+    CHECK(says(result.reason.message, "node 10.0.0.0:4000: the host lacks a library\nthe cluster's other nodes "));
+  }
+  SUBCASE("the others have too little") {
+    config.scaling.num_workers = 8;
+    config.scaling.resources_per_worker.cpus = 1;
+    const auto result = fit();
+    CHECK(result.status == run_status::failed);
+    CHECK(says(result.reason.message, "node 10.0.0.0:4000: the host lacks a library\nthe cluster's other nodes "));
+    CHECK(nodes[1]->started.all().empty());
+  }
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "members of a cluster take the workers of one that is lost before they start") {
+  open_cluster(worker_script::trains, {0, 1});
+  config.scaling.num_workers = 1;
+  std::atomic<bool> is_lost = false;
+  offer_program = [&](const cluster_config&, const std::string& address,
+                      const std::stop_token& stop) -> expected<std::string> {
+    while (address == "10.0.0.0:4000" && !is_lost && !stop.stop_requested())
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    return std::string{};
+  };
+  const auto result = fit_and_at_once([&](const trainer_actor&) {
+    nodes[1]->opened.wait_for(1);
+    caf::anon_send_exit(nodes[0]->node(), caf::exit_reason::kill);
+  });
+  is_lost = true;
+  CHECK(result.status == run_status::completed);
+  REQUIRE(result.workers.size() == 1);
+  CHECK(result.workers.front().node == "10.0.0.1:4000");
 }

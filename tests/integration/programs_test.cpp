@@ -139,6 +139,18 @@ TEST_CASE_FIXTURE(programs, "nodes that lack a program and take none are all nam
   CHECK(files_in("small").empty());
 }
 
+TEST_CASE_FIXTURE(programs, "a cluster's members that have a program take the workers of those that lack it") {
+  const auto lacks = start_node("lacks");
+  const auto has = here.start_node({"--join", lacks.address, "--state", here.path("has").string()});
+  const auto trained = here.run(here.charlm("run", {"--cluster", lacks.address, "--workers", "2"}));
+  INFO(trained.err);
+  CHECK(trained.status == exit_status{0, {}});
+  const auto result = here.result("run");
+  for (const auto& worker : result["workers"])
+    CHECK(worker["node"] == has.address);
+  CHECK(result["state_sha256"] == undisturbed());
+}
+
 TEST_CASE_FIXTURE(programs, "the libraries that a host lacks are named before a worker starts there") {
   auto code = read_file(program(TROUPE_CHARLM));
   const auto name = code.find("libcrypto.so.");

@@ -55,12 +55,13 @@ expected<void> lease_table::check(const lease_ticket& ticket, const resources& a
 
 expected<void> lease_table::lease(const lease_request& request, time now) {
   TROUPE_TRY(check(request.ticket, request.amount, now));
-  if (is_nothing(request.amount)) {
+  const auto found = leases_.find(request.ticket.run);
+  const auto is_open = found != leases_.end() && !found->second.since;
+  if (is_nothing(request.amount) && !is_open) {
     leases_.erase(request.ticket.run);
     return {};
   }
   auto& held = leases_[request.ticket.run];
-  const auto is_open = !held.run_name.empty() && !held.since;
   held.run_name = request.run_name;
   held.ticket = request.ticket;
   held.leased = request.amount;

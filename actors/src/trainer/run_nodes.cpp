@@ -154,9 +154,9 @@ void run_nodes::on_dialled(node_dialled& message) {
   }
   if (node.state == node_state::fenced)
     return;
-  node.state = node_state::away;
   if (events_->needs_node(message.node, true))
-    return events_->on_node_missing(std::move(message.reason));
+    return miss(message.node, node_state::away, std::move(message.reason));
+  node.state = node_state::away;
   if (is_first)
     events_->notify(severity::warning, "begins without a node: " + message.reason.message);
   events_->on_node_answered();
@@ -273,20 +273,30 @@ void run_nodes::request_open(std::uint32_t node) {
               monitor_.add(node, clock::now());
             mail_[node] = {};
             mail_[node].connect(links_[node]->handle());
-            if (refusals_.empty())
+            if (missing_.empty())
               return events_->on_node_open(node);
-            report_refusals();
+            report_missing();
           },
           [this, node, link = links_.number_of(node)](const caf::error& reason) {
             fail(node, link, from_caf(reason));
           });
 }
 
-/// Reports together why nodes that the run needs have refused it, once no other may refuse it, too.
-void run_nodes::report_refusals() {
-  if (refusals_.empty() || !roster_.in_state(node_state::opening).empty())
+/// The run cannot begin without this node.
+void run_nodes::miss(std::uint32_t node, node_state from_now_on, error reason) {
+  monitor_.remove(node);
+  mail_[node] = {};
+  roster_[node].state = from_now_on;
+  roster_[node].tried = clock::now();
+  missing_.emplace(node, std::move(reason));
+  report_missing();
+}
+
+/// Reports together the nodes that the run cannot begin without, once no other may be added to them.
+void run_nodes::report_missing() {
+  if (missing_.empty() || !roster_.in_state(node_state::opening).empty())
     return;
-  auto all = std::exchange(refusals_, {});
+  auto all = std::exchange(missing_, {});
   auto result = all.begin()->second;
   for (auto each = std::next(all.begin()); each != all.end(); ++each)
     result.message += "\n" + each->second.message;
@@ -299,11 +309,8 @@ void run_nodes::fail(std::uint32_t node, std::uint64_t link, error reason) {
     return;
   auto text = fmt::format("node {}: {}", name_of(node), reason.message);
   const auto is_late = reason.code == errc::timed_out;
-  if (events_->needs_node(node, is_late)) {
-    roster_[node].state = node_state::refused;
-    refusals_.emplace(node, error{reason.code, std::move(text)});
-    return report_refusals();
-  }
+  if (events_->needs_node(node, is_late))
+    return miss(node, node_state::refused, {reason.code, std::move(text)});
   auto& state = roster_[node].state;
   if (is_away(state))
     return;
@@ -312,7 +319,7 @@ void run_nodes::fail(std::uint32_t node, std::uint64_t link, error reason) {
   // A node that is drained may be asked for hours.
   if (auto& last = complaints_[node]; std::exchange(last, text) != text)
     events_->notify(severity::warning, text + (is_late ? "; it is asked again" : "; it gets no workers"));
-  report_refusals();
+  report_missing();
 }
 
 std::optional<std::uint32_t> run_nodes::on_beat(const caf::strong_actor_ptr& sender, clock::time_point now) {
@@ -408,7 +415,7 @@ void run_nodes::lose(std::uint32_t node, node_state from_now_on, const std::stri
   roster_[node].state = from_now_on;
   roster_[node].tried = clock::now();
   events_->on_node_lost(node, why);
-  report_refusals();
+  report_missing();
 }
 
 void run_nodes::report_broken(clock::time_point now) {
@@ -483,12 +490,12 @@ void run_nodes::on_down(const node_down& message) {
     return;
   auto node = message.node;
   auto text = fmt::format("the connection to node {} is gone", name_of(node));
+  links_.disconnect(node);
   if (events_->needs_node(node, true))
-    return events_->on_node_missing({errc::node_lost, std::move(text)});
+    return miss(node, node_state::away, {errc::node_lost, std::move(text)});
   auto& state = roster_[node].state;
   if (state != node_state::leaving)
     text += ": look at that host and at its caf-node's output";
-  links_.disconnect(node);
   const auto is_hosted_here = roster_[node].address.empty();
   // Its workers of this run are ended when it answers.
   if (state == node_state::fenced)
@@ -525,7 +532,7 @@ void run_nodes::kill(std::uint32_t node, worker_id worker, const std::string& wh
 void run_nodes::end_run(std::function<void()> done) {
   offers_.stop();
   opening_.reset();
-  refusals_.clear();
+  missing_.clear();
   std::vector<node_actor> awaited;
   for (std::uint32_t i = 0; i < roster_.size(); ++i) {
     if (links_[i] == nullptr)
@@ -550,7 +557,7 @@ void run_nodes::end_run(std::function<void()> done) {
 void run_nodes::abandon() {
   offers_.stop();
   opening_.reset();
-  refusals_.clear();
+  missing_.clear();
   for (std::uint32_t i = 0; i < roster_.size(); ++i)
     if (links_[i] != nullptr)
       links_.disconnect(i);

@@ -43,7 +43,7 @@ class node_events {
   virtual void on_superseded() = 0;
   /// A node is lost, and its workers with it.
   virtual void on_node_lost(std::uint32_t node, const std::string& why) = 0;
-  /// The run cannot begin: a node that it needs has failed.
+  /// The run cannot begin as it was placed: a node that it needs has failed.
   virtual void on_node_missing(error reason) = 0;
   /// Whether the run cannot begin without this node. A late node may answer later.
   [[nodiscard]] virtual bool needs_node(std::uint32_t node, bool is_late) const = 0;
@@ -152,10 +152,11 @@ class run_nodes {
   void ask_for_part_address(std::uint32_t node, std::function<void()> then);
   void offer_program(std::uint32_t node);
   void request_open(std::uint32_t node);
-  void report_refusals();
+  void report_missing();
   void readmit(std::uint32_t node);
   void report_silent(clock::time_point now);
   void fail(std::uint32_t node, std::uint64_t link, error reason);
+  void miss(std::uint32_t node, node_state from_now_on, error reason);
 
   trainer_base* self_;
   node_events* events_;
@@ -181,8 +182,8 @@ class run_nodes {
   /// Nodes that may have workers of another driver and have not yet reported them.
   std::set<std::uint32_t> inherited_;
   std::vector<std::string> part_addresses_;
-  /// Why nodes that the run needs cannot open it, until all have answered.
-  std::map<std::uint32_t, error> refusals_;
+  /// Why nodes that the run needs cannot be used, until no other is opening the program.
+  std::map<std::uint32_t, error> missing_;
   /// What users were told last about requests that have failed, by node.
   std::map<std::uint32_t, std::string> complaints_;
 };

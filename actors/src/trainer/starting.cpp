@@ -85,15 +85,23 @@ void trainer_state::wait_for_resources(trainer_phase::gathering& phase, error wh
 }
 
 void trainer_state::begin_with(std::vector<worker_place> places) {
-  if (auto laid_out = lay_out(std::move(places)); !laid_out)
-    return conclude_run(run_status::failed, std::move(laid_out.error()));
+  if (!lay_out_first(std::move(places)))
+    return;
   record_.goodput().enter(time_use::starting, clock::now());
-  if (auto warning = layout_.uneven_shards(); !warning.empty())
-    notify(severity::warning, std::move(warning));
   phase_ = trainer_phase::claiming{};
   request(actors_.files, caf::infinite, claim_directory{})
       .then([this](claimed_directory& claimed) { begin_in(claimed); },
             [this](const caf::error& reason) { conclude_run(run_status::failed, from_caf(reason)); });
+}
+
+bool trainer_state::lay_out_first(std::vector<worker_place> places) {
+  if (auto laid_out = lay_out(std::move(places)); !laid_out) {
+    conclude_run(run_status::failed, std::move(laid_out.error()));
+    return false;
+  }
+  if (auto warning = layout_.uneven_shards(); !warning.empty())
+    notify(severity::warning, std::move(warning));
+  return true;
 }
 
 void trainer_state::begin_in(claimed_directory& claimed) {
@@ -108,12 +116,57 @@ void trainer_state::begin_in(claimed_directory& claimed) {
   begin_from(std::move(*claimed.state));
   record_.set_earlier_time(state_.seconds);
   actors_.collectives = spawn_collectives(system());
+  coordinate();
+  phase_ = trainer_phase::opening{};
+  nodes_->open(opening());
+}
+
+void trainer_state::coordinate() {
   coordinator_.emplace(run_coordinator::settings{
       record_.run(), services_.build_id, layout_.places(), config_.run.allow_mixed_hosts, state_.resumed,
       services_.compare_numerics, config_.failure, wanted_workers_, state_.step, config_.run.start_timeout,
       config_.run.allow_changed.libraries, services_.in_one_process});
-  phase_ = trainer_phase::opening{};
-  nodes_->open(opening());
+}
+
+void trainer_state::on_node_missing(error reason) {
+  auto* opening = std::get_if<trainer_phase::opening>(&phase_);
+  // Whoever lists nodes means these.
+  if (opening == nullptr || !has_cluster())
+    return conclude_run(run_status::failed, std::move(reason));
+  if (opening->is_moving)
+    return;
+  auto decision = nodes_->roster().place(node_state::open, record_.next_worker());
+  if (!decision)
+    return conclude_run(run_status::failed,
+                        {reason.code, fmt::format("{}\nthe cluster's other nodes cannot take its workers: {}",
+                                                  reason.message, decision.error().message)});
+  notify(severity::warning, reason.message + "; other nodes of the cluster take its workers");
+  opening->is_moving = true;
+  auto amounts = amounts_on_nodes(resources_of_worker(config_.scaling), decision->places);
+  // What the nodes have leased for nothing.
+  for (const auto& each : layout_.places())
+    if (const auto state = nodes_->roster()[each.node].state; state == node_state::open || state == node_state::refused)
+      amounts.try_emplace(each.node);
+  nodes_->lease(std::move(amounts), lessee(),
+                [this, places = std::move(decision->places)](const expected<void>& granted) mutable {
+                  if (!is<trainer_phase::opening>())
+                    return;
+                  if (!granted)
+                    return conclude_run(run_status::failed, granted.error());
+                  move_to(std::move(places));
+                });
+}
+
+void trainer_state::move_to(std::vector<worker_place> places) {
+  if (!lay_out_first(std::move(places)))
+    return;
+  coordinate();
+  std::get<trainer_phase::opening>(phase_).is_moving = false;
+  for (const auto& each : layout_.places())
+    if (nodes_->roster()[each.node].state != node_state::open)
+      return on_node_missing(
+          {errc::node_lost, fmt::format("the connection to node {} is gone", nodes_->name_of(each.node))});
+  start_first();
 }
 
 run_nodes::opening trainer_state::opening() const {
@@ -190,6 +243,10 @@ void trainer_state::on_node_open(std::uint32_t node) {
     notify(severity::note, fmt::format("node {} has joined", nodes_->name_of(node)));
     return use_capacity();
   }
+  start_first();
+}
+
+void trainer_state::start_first() {
   const auto is_open = [this](const worker_place& x) { return nodes_->roster()[x.node].state == node_state::open; };
   if (!std::ranges::all_of(layout_.places(), is_open))
     return;

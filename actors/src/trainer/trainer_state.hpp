@@ -80,7 +80,9 @@ struct claiming {};
 /// The nodes open the program.
 struct opening {
   /// Nodes that are going away: the run begins on them, then moves its workers elsewhere.
-  std::set<std::uint32_t> leaving;
+  std::set<std::uint32_t> leaving = {};
+  /// Whether other nodes are asked for resources, in place of one that cannot open the program.
+  bool is_moving = false;
 };
 
 struct running {
@@ -246,7 +248,8 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void on_node_answers(std::uint32_t node) override;
   void on_node_lost(std::uint32_t node, const std::string& why) override;
   void use_capacity();
-  void on_node_missing(error reason) override { conclude_run(run_status::failed, std::move(reason)); }
+  /// A cluster's other members may take its workers.
+  void on_node_missing(error reason) override;
   [[nodiscard]] bool needs_node(std::uint32_t node, bool is_late) const override;
   void node_leaves(const node_leaving& message);
   void node_drains(const node_drained& message);
@@ -272,6 +275,14 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void begin_with(std::vector<worker_place> places);
   void begin_in(claimed_directory& claimed);
   void begin_from(starting_state state);
+  /// Before processes are started: the workers have these places now.
+  void move_to(std::vector<worker_place> places);
+  /// Starts the processes of the first attempt if all their nodes have opened the program.
+  void start_first();
+  /// `lay_out` for the first attempt. Ends the run, and returns false, if it cannot have these places.
+  [[nodiscard]] bool lay_out_first(std::vector<worker_place> places);
+  /// Makes a coordinator for the workers in these places.
+  void coordinate();
   /// Sets the places of the workers and chooses the transport of their gradients.
   expected<void> lay_out(std::vector<worker_place> places);
   /// Starts processes in these places. The coordinator knows of them.

@@ -131,6 +131,7 @@ TEST_CASE_FIXTURE(jobs, "a driver that is killed is started again, and goes on w
     CHECK(here.workers() == workers);
   }
   CHECK(watching.wait(3 * hang_limit) == exit_status{0, {}});
+  CHECK(contains(watching.out(), "completed"));
   const auto result = result_in("second", "run");
   CHECK(result["status"] == "completed");
   CHECK(result["failures"].empty());

@@ -223,6 +223,9 @@ TEST_CASE_FIXTURE(programs, "a job whose driver and workers are two programs tak
   INFO(alone.out << alone.err);
   CHECK(alone.status == exit_status{1, {}});
   CHECK(contains(alone.out + alone.err, "hidden_state"));
+  const auto twice = troupe(node.address, {"submit", "--with", workers, "--with", workers, "--", driver});
+  CHECK(twice.status == exit_status{2, {}});
+  CHECK(contains(twice.err, "two files with the name"));
   const auto both = troupe(node.address, {"submit", "--name", "both", "--watch", "--with", workers, "--", driver});
   INFO(both.out << both.err << read_file(here.path("state") / "both" / "driver.log"));
   REQUIRE(both.status == exit_status{0, {}});

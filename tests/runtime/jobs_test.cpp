@@ -76,6 +76,10 @@ TEST_CASE("what is no job is refused") {
   };
   CHECK(refusal([](job_record&) {}).empty());
   CHECK(refusal([](job_record& x) { x.name = "../up"; }).find("cannot name a job") != std::string::npos);
+  CHECK(refusal([](job_record& x) { x.files = {{"a/b", "1"}}; }).find("cannot name a file") != std::string::npos);
+  CHECK(refusal([](job_record& x) {
+          x.files = {{"a", "1"}, {"a", "2"}};
+        }).find("two files with the name a") != std::string::npos);
   CHECK(refusal([](job_record& x) { x.name = "latest"; }).find("cannot name a job") != std::string::npos);
   CHECK_FALSE(refusal([](job_record& x) { x.name.clear(); }).empty());
   CHECK_FALSE(refusal([](job_record& x) { x.arguments.clear(); }).empty());

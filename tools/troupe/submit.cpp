@@ -144,7 +144,6 @@ void add_submit(CLI::App& app, command& chosen) {
                    "A file that the program needs beside it, such as the program of its workers; may be repeated. Sent "
                    "with the program to nodes that lack them and take programs (caf-node --accept-programs)")
       ->check(CLI::ExistingFile)
-      ->expected(1)
       ->allow_extra_args(false);
   added->add_option("--mirror", given->job.mirror,
                     "A second place for the checkpoints of runs that name none: a directory, rclone:REMOTE:PATH or "

@@ -183,8 +183,10 @@ expected<std::vector<std::string>> provide(job_record& job, const std::vector<pr
     const auto offered = send_files(address, files, how);
     if (is_host && !offered)
       return fail(offered.error().code, fmt::format("the node {}: {}", address, offered.error().message));
-    if (is_host && offered->what == program_offer::outcome::declined)
+    if (is_host && offered->what == program_offer::outcome::declined) {
+      job.files.clear();
       return notes;
+    }
     if (!offered || offered->what == program_offer::outcome::declined) {
       notes.push_back(fmt::format("the node {} does not keep the job: {}", address,
                                   offered ? "it lacks the program, and takes none" : offered.error().message));
@@ -196,8 +198,6 @@ expected<std::vector<std::string>> provide(job_record& job, const std::vector<pr
                                   static_cast<double>(offered->bytes) / 1e6));
   }
   job.keepers = std::move(keepers);
-  for (const auto& each : files)
-    job.files.push_back({std::filesystem::path{each.identity().path}.filename().string(), each.identity().build_id});
   return notes;
 }
 
@@ -205,8 +205,10 @@ expected<std::vector<std::string>> provide(job_record& job, const std::vector<pr
 
 expected<submitted_job> submit_job(const std::vector<std::string>& entries, submission what, const member_access& how) {
   auto& job = what.job;
-  TROUPE_TRY(validate(job));
   TROUPE_TRY(const auto files, open_files(what.files));
+  for (const auto& each : files)
+    job.files.push_back({std::filesystem::path{each.identity().path}.filename().string(), each.identity().build_id});
+  TROUPE_TRY(validate(job));
   TROUPE_TRY(const auto found, look_around(entries, how));
   if (const auto known = found.jobs.find(job.name); known != found.jobs.end() && !known->second.end)
     return fail(errc::already_exists, fmt::format("job {} runs already, on {}: choose another name, or stop it first",

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace troupe::runtime {
@@ -120,9 +122,15 @@ expected<void> validate(const job_record& job) {
   if (has_zero(job))
     return fail(errc::invalid_argument,
                 fmt::format("an argument or a variable of job {} contains a zero byte, or has no name", job.name));
-  for (const auto& each : job.files)
+  std::set<std::string> names;
+  for (const auto& each : job.files) {
+    if (!names.insert(each.name).second)
+      return fail(errc::invalid_argument,
+                  fmt::format("job {} has two files with the name {}, and they lie in one directory: rename one",
+                              job.name, each.name));
     if (!is_plain_path(each.name) || each.name.find('/') != std::string::npos || each.build_id.empty())
       return fail(errc::invalid_argument, fmt::format("'{}' cannot name a file of job {}", each.name, job.name));
+  }
   if (job.keepers.size() > most_keepers)
     return fail(errc::invalid_argument, fmt::format("job {} has {} nodes that may host it: {} at most", job.name,
                                                     job.keepers.size(), most_keepers));

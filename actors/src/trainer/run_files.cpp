@@ -5,17 +5,17 @@
 #include "trainer/control_desk.hpp"
 #include "trainer/interface.hpp"
 #include "trainer/output_display.hpp"
+#include "trainer/run_description.hpp"
 #include "trainer/run_events.hpp"
 #include "trainer/run_mirroring.hpp"
 #include "trainer/tensorboard_log.hpp"
+#include "trainer/write_reports.hpp"
 
 #include <troupe/actors/checkpoint_store.hpp>
-#include <troupe/actors/decisions/program_chain.hpp>
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/actors/run_lock.hpp>
 #include <troupe/actors/run_name.hpp>
-#include <troupe/collectives/summation_tree.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/files/digest.hpp>
@@ -27,7 +27,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -49,38 +48,13 @@ std::string state_in(const std::string& checkpoint) {
   return stored ? serialization::state_sha256(*stored).value_or(std::string{}) : std::string{};
 }
 
-/// The run's description from its last start; not a JSON object if there is none.
-nlohmann::json described_in(const std::filesystem::path& root) {
-  auto in = std::ifstream{root / "run.json"};
-  return nlohmann::json::parse(in, nullptr, false);
-}
-
-/// Keeps the checkpoint that the run began with, if a resumed run does not name it again.
-void keep_origin(nlohmann::json& now, const nlohmann::json& before) {
-  const auto replay = before.find("replay");
-  if (!now["replay"]["load_checkpoint"].get<std::string>().empty() || replay == before.end())
-    return;
-  for (const auto* key : {"load_checkpoint", "load"})
-    if (const auto found = replay->find(key); found != replay->end())
-      now["replay"][key] = *found;
-}
-
-/// The first step from which all later ones were computed by this program with this configuration.
-std::uint64_t first_step_of(const starting_state& state, const std::string& build_id,
-                            const std::string& configuration) {
-  const auto now = describe_program(build_id, configuration, {});
-  auto result = state.step.value + 1;
-  for (auto each = state.programs.rbegin(); each != state.programs.rend() && each->build_id == now.build_id &&
-                                            each->configuration_digest == now.configuration_digest;
-       ++each)
-    result = each->first_step.value;
-  return result;
-}
-
 class run_files_state : public orderly_end<run_files::base> {
  public:
   run_files_state(caf::actor_config& cfg, run_files_config config)
-      : orderly_end(cfg), what_(std::move(config)), mirror_(what_.config, what_.services, what_.hurry, teller()) {}
+      : orderly_end(cfg),
+        what_(std::move(config)),
+        mirror_(what_.config, what_.services, what_.hurry, teller()),
+        reports_(teller()) {}
 
   behavior_type make_behavior() override {
     return {
@@ -133,16 +107,12 @@ class run_files_state : public orderly_end<run_files::base> {
     if (!result.state)
       return result;
     const auto before = described_in(directory->root());
-    const auto is_described = before.is_object();
     if (result.state->is_own())
-      result.state->loaded_from = is_described ? before.value("loaded_from", "") : std::string{};
+      result.state->loaded_from = before.is_object() ? before.value("loaded_from", "") : std::string{};
     else if (const auto* other = std::get_if<beginning::other>(&result.state->source))
       // A restart without a checkpoint of its own begins with the same one, whatever the other run writes meanwhile.
       what_.config.load_checkpoint = other->directory;
-    auto description = describe_run(*result.state);
-    if (result.state->is_own() && is_described)
-      keep_origin(description, before);
-    if (auto done = directory->write_run(description); !done) {
+    if (auto done = directory->write_run(describe_run(what_, *result.state, before)); !done) {
       result.state = fail(std::move(done.error()));
       return result;
     }
@@ -236,7 +206,7 @@ class run_files_state : public orderly_end<run_files::base> {
     }
     result.directory.path = directory->root().string();
     // The workers have the state. A checkpoint is needed only if they are lost later.
-    auto state = find_starting_state(*directory, what_.config, identity(), abandoned_parts::keep);
+    auto state = find_starting_state(*directory, what_.config, identity_of(what_), abandoned_parts::keep);
     auto problem = state ? std::string{} : "a restart would fail: " + state.error().message;
     result.directory.state = state.value_or(starting_state{});
     add_history(*result.directory.state, directory->history_until(result.directory.state->step));
@@ -254,7 +224,7 @@ class run_files_state : public orderly_end<run_files::base> {
 
   /// Claims the run for this driver.
   expected<void> take_over(run_journal& run, control_journal& journal) const {
-    TROUPE_TRY(compare_with_journal(identity(), run.identity));
+    TROUPE_TRY(compare_with_journal(identity_of(what_), run.identity));
     run.claim = {run.claim.number + 1, serialization::random_hex(8)};
     // This driver may end before its next write, and the next driver must not reuse its worker ids.
     auto claimed = run;
@@ -277,7 +247,7 @@ class run_files_state : public orderly_end<run_files::base> {
     if (!directory_ || !journal_)
       return caf::unit;
     auto copy = content;
-    copy.identity = identity();
+    copy.identity = identity_of(what_);
     if (auto done = journal_->write(copy); !done)
       return to_caf(done.error());
     return caf::unit;
@@ -295,7 +265,7 @@ class run_files_state : public orderly_end<run_files::base> {
   }
 
   [[nodiscard]] expected<starting_state> begin_from(run_directory& directory) {
-    auto found = mirror_.find_start_in(directory, identity());
+    auto found = mirror_.find_start_in(directory, identity_of(what_));
     if (found) {
       TROUPE_TRY(const auto history, directory.rewind(found->step));
       add_history(*found, history);
@@ -316,47 +286,6 @@ class run_files_state : public orderly_end<run_files::base> {
   [[nodiscard]] serialization::retention_policy retention() const {
     const auto& how = what_.config.checkpoint;
     return {how.num_to_keep, how.score_attribute, how.score_order, how.num_best_to_keep};
-  }
-
-  [[nodiscard]] run_identity identity() const {
-    return {what_.services.build_id, what_.config.run.seed, what_.config.scaling.shards, collectives::tree_version,
-            what_.config.config.dump()};
-  }
-
-  /// What else `troupe replay` needs.
-  [[nodiscard]] nlohmann::json describe_replay(const starting_state& state) const {
-    const auto& config = what_.config;
-    auto code = std::error_code{};
-    return {{"directory", std::filesystem::current_path(code).string()},
-            {"arguments", config.arguments},
-            {"steps", config.run.steps},
-            {"exact", config.run.reduction == reduction_mode::exact},
-            {"gpus", resources_of_worker(config.scaling).gpus},
-            {"since_step", first_step_of(state, what_.services.build_id, identity().configuration)},
-            {"load_checkpoint", config.load_checkpoint.empty()
-                                    ? std::string{}
-                                    : std::filesystem::absolute(config.load_checkpoint, code).string()},
-            {"load",
-             {{"allow_missing", config.load.allow_missing},
-              {"ignore_extra", config.load.ignore_extra},
-              {"keep_step", config.load.keep_step},
-              {"renames", config.load.renames}}}};
-  }
-
-  [[nodiscard]] nlohmann::json describe_run(const starting_state& state) const {
-    return {{"run", what_.run.value},
-            {"name", what_.config.run.name},
-            {"function", what_.function},
-            {"program", what_.services.program_path},
-            {"build_id", what_.services.build_id},
-            {"seed", what_.config.run.seed},
-            {"shards", what_.config.scaling.shards},
-            {"workers", to_string(what_.config.scaling.num_workers)},
-            {"loaded_from", state.loaded_from},
-            {"resumed_from_step", state.step.value},
-            {"config", what_.config.config},
-            {"options", what_.config.options},
-            {"replay", describe_replay(state)}};
   }
 
   /// Workers on the driver's machine write to its directory themselves. Returns a warning, or nothing.
@@ -392,10 +321,9 @@ class run_files_state : public orderly_end<run_files::base> {
     append_mirror_events();
     if (!directory_)
       return;
-    note(metrics_problem_, directory_->append(message.batch, message.pid), "metrics wait for it");
+    note(write_reports::kind::metrics, directory_->append(message.batch, message.pid));
     if (tensorboard_)
-      note(tensorboard_problem_, tensorboard_->append(message.batch, std::chrono::system_clock::now()),
-           "TensorBoard's files wait for it");
+      note(write_reports::kind::tensorboard, tensorboard_->append(message.batch, std::chrono::system_clock::now()));
   }
 
   /// From now on TensorBoard shows the steps after this one.
@@ -407,8 +335,7 @@ class run_files_state : public orderly_end<run_files::base> {
   void append(const append_output& message) {
     if (!directory_)
       return;
-    note(log_problem_, directory_->append_output(message.output, message.rank),
-         "lines are missing in the workers' logs");
+    note(write_reports::kind::logs, directory_->append_output(message.output, message.rank));
     if (!display_ && what_.services.show_output)
       display_.emplace(system(), what_.services.show_output);
     if (display_)
@@ -423,29 +350,13 @@ class run_files_state : public orderly_end<run_files::base> {
 
   void append(append_event message) {
     if (directory_)
-      return note(metrics_problem_, directory_->append_event(message.when, message.what), "events wait for it");
+      return note(write_reports::kind::metrics, directory_->append_event(message.when, message.what));
     if (early_events_.size() < most_early_events)
       early_events_.push_back(std::move(message));
   }
 
-  /// Notifies users when writing a kind of file begins to fail, and when it works again.
-  void note(std::string& problem, const expected<void>& outcome, const std::string& effect) {
-    dropped_ += directory_->take_dropped();
-    if (!outcome && problem.empty()) {
-      problem = outcome.error().message;
-      tell({severity::warning, problem + ": " + effect + ", and training goes on"});
-    } else if (outcome && !problem.empty()) {
-      tell({severity::note, "files can be written again (" + std::exchange(problem, {}) + ")"});
-      tell_dropped();
-    }
-  }
-
-  void tell_dropped() {
-    if (const auto count = std::exchange(dropped_, 0); count > 0)
-      tell({severity::warning,
-            fmt::format(
-                "{} lines of metrics.jsonl, times.jsonl and ledger.jsonl are lost, because the disk did not take them",
-                count)});
+  void note(write_reports::kind what, const expected<void>& outcome) {
+    reports_.note(what, outcome, directory_->take_dropped());
   }
 
   /// Tells users from any thread.
@@ -473,8 +384,7 @@ class run_files_state : public orderly_end<run_files::base> {
       if (auto done = directory_->append({}, 0); !done)
         tell({severity::warning,
               "the last lines of metrics.jsonl, times.jsonl or ledger.jsonl are lost: " + done.error().message});
-      dropped_ += directory_->take_dropped();
-      tell_dropped();
+      reports_.report_dropped(directory_->take_dropped());
       finish_tensorboard(result);
     }
     // After this the directory's content is final.
@@ -563,12 +473,7 @@ class run_files_state : public orderly_end<run_files::base> {
   std::chrono::system_clock::time_point began_ = std::chrono::system_clock::now();
   std::optional<output_display> display_;
   std::optional<tensorboard_log> tensorboard_;
-  /// Why files of these kinds could not be written last; empty if they could.
-  std::string metrics_problem_;
-  std::string log_problem_;
-  std::string tensorboard_problem_;
-  /// Dropped lines that have not been reported yet.
-  std::uint64_t dropped_ = 0;
+  write_reports reports_;
 };
 
 } // namespace

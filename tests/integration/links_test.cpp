@@ -10,8 +10,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Some seconds.
-const auto steps = std::string{"24000"};
+const auto endless = std::string{"1000000"};
 
 /// The control plane between a driver and its nodes goes over links that can be broken.
 struct test_run {
@@ -34,15 +33,9 @@ struct test_run {
   }
 
   [[nodiscard]] std::vector<std::string> arguments(const std::string& name, std::vector<std::string> more = {}) const {
-    more.insert(more.end(), {"--workers", std::to_string(2 * nodes.size()), "--nodes", addresses(), "--steps", steps});
+    more.insert(more.end(),
+                {"--workers", std::to_string(2 * nodes.size()), "--nodes", addresses(), "--steps", endless});
     return here.charlm(name, std::move(more));
-  }
-
-  [[nodiscard]] std::string undisturbed() {
-    auto ran = here.run(here.charlm("undisturbed", {"--workers", "1", "--steps", steps}));
-    INFO(ran.err);
-    REQUIRE(ran.status == exit_status{0, {}});
-    return here.result("undisturbed")["state_sha256"];
   }
 
   void reset_all() {
@@ -52,10 +45,10 @@ struct test_run {
 };
 
 /// The run has lost nothing, and nobody was replaced.
-void check_untouched(const nlohmann::json& result, const std::string& wanted) {
+void check_untouched(scratch_runs& here, const nlohmann::json& result) {
   INFO(result.dump(2));
-  CHECK(result["status"] == "completed");
-  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["status"] == "stopped");
+  CHECK(result["state_sha256"] == here.state_after(result["steps"]));
   CHECK(result["restarts"] == 0);
   CHECK(result["failures"].empty());
   CHECK(result["generations"].empty());
@@ -65,7 +58,6 @@ void check_untouched(const nlohmann::json& result, const std::string& wanted) {
 
 TEST_CASE("connections that are reset again and again cost no step and no worker") {
   test_run t{1};
-  const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("reset", {"--checkpoint-every", "20"}));
   t.here.await_step(driver, "reset");
   const auto connections = [&t] {
@@ -81,23 +73,20 @@ TEST_CASE("connections that are reset again and again cost no step and no worker
     t.reset_all();
     t.here.await(driver, [&] { return connections() >= i; });
   }
-  const auto status = driver.wait();
-  INFO(driver.err());
-  REQUIRE(status == exit_status{0, {}});
-  check_untouched(t.here.result("reset"), wanted);
+  const auto result = t.here.stop(driver, "reset");
+  check_untouched(t.here, result);
   // Each step's metrics are there once.
   const auto rows = read_lines(t.here.run_directory("reset") / "metrics.jsonl");
   std::map<std::pair<int, int>, int> seen;
   for (const auto& row : rows)
     ++seen[{row["rank"].get<int>(), row["step"].get<int>()}];
   CHECK(std::ranges::all_of(seen, [](const auto& x) { return x.second == 1; }));
-  CHECK(seen.size() >= std::stoul(steps));
+  CHECK(seen.size() >= result["steps"].get<std::size_t>());
   CHECK(t.here.workers_vanish());
 }
 
 TEST_CASE("a run whose only node cannot be connected to for seconds goes on with the same workers") {
   test_run t{1};
-  const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("refused"));
   t.here.await_step(driver, "refused");
   t.links[0]->refuse();
@@ -105,10 +94,8 @@ TEST_CASE("a run whose only node cannot be connected to for seconds goes on with
   t.here.await(driver, [&] { return contains(driver.err(), "so the run waits for it"); });
   std::this_thread::sleep_for(1s);
   t.links[0]->accept();
-  const auto status = driver.wait();
-  INFO(driver.err());
-  REQUIRE(status == exit_status{0, {}});
-  check_untouched(t.here.result("refused"), wanted);
+  const auto result = t.here.stop(driver, "refused");
+  check_untouched(t.here, result);
   CHECK(contains(t.nodes[0].process.err(), "is connected again after"));
 }
 
@@ -137,7 +124,6 @@ TEST_CASE("Ctrl-C says for which nodes it waits, and the second one ends the run
 
 TEST_CASE("of two nodes, the one that cannot be connected to is given up, and takes workers again later") {
   test_run t{2};
-  const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("one", {"--placement", "spread"}));
   t.here.await_step(driver, "one");
   t.links[1]->refuse();
@@ -145,12 +131,10 @@ TEST_CASE("of two nodes, the one that cannot be connected to is given up, and ta
   t.here.await(driver, [&] { return contains(driver.err(), "the others go on"); });
   t.links[1]->accept();
   t.here.await(driver, [&] { return contains(driver.err(), "it takes new ones"); });
-  const auto status = driver.wait();
-  INFO(driver.err());
-  REQUIRE(status == exit_status{0, {}});
-  const auto result = t.here.result("one");
+  t.here.await_group(driver, "one", 4);
+  const auto result = t.here.stop(driver, "one");
   INFO(result.dump(2));
-  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["state_sha256"] == t.here.state_after(result["steps"]));
   CHECK(result["restarts"] == 0);
   CHECK(std::ranges::any_of(result["generations"], [](const auto& x) { return x["workers"] == 4; }));
   CHECK(t.here.workers_vanish());
@@ -158,7 +142,6 @@ TEST_CASE("of two nodes, the one that cannot be connected to is given up, and ta
 
 TEST_CASE("a node that was started anew has no workers of the run, which restarts from its checkpoint") {
   test_run t{1};
-  const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("anew", {"--checkpoint-every", "50"}));
   t.here.await_step(driver, "anew", 120);
   const auto address = t.nodes[0].address;
@@ -166,33 +149,28 @@ TEST_CASE("a node that was started anew has no workers of the run, which restart
   t.nodes[0].process.wait();
   CHECK(t.here.workers_vanish());
   const auto another = t.here.start_node({"--listen", address});
-  const auto status = driver.wait();
-  INFO(driver.err());
-  REQUIRE(status == exit_status{0, {}});
-  const auto result = t.here.result("anew");
+  t.here.await(driver, [&] { return contains(driver.err(), "was started anew"); });
+  t.here.await_group(driver, "anew", 2);
+  const auto result = t.here.stop(driver, "anew");
   INFO(result.dump(2));
-  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["state_sha256"] == t.here.state_after(result["steps"]));
   CHECK(result["restarts"] == 1);
   CHECK(contains(driver.err(), "was started anew"));
 }
 
 TEST_CASE("a driver that is stopped for seconds finds its run as it was") {
   test_run t{2};
-  const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("stopped", {"--placement", "spread"}));
   t.here.await_step(driver, "stopped");
   driver.signal(SIGSTOP);
   std::this_thread::sleep_for(3s);
   driver.signal(SIGCONT);
-  const auto status = driver.wait();
-  INFO(driver.err());
-  REQUIRE(status == exit_status{0, {}});
-  check_untouched(t.here.result("stopped"), wanted);
+  const auto result = t.here.stop(driver, "stopped");
+  check_untouched(t.here, result);
 }
 
 TEST_CASE("when all nodes are stopped for seconds, the run goes on with the same workers") {
   test_run t{2};
-  const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("nodes", {"--placement", "spread"}));
   t.here.await_step(driver, "nodes");
   for (auto& each : t.nodes)
@@ -200,15 +178,12 @@ TEST_CASE("when all nodes are stopped for seconds, the run goes on with the same
   std::this_thread::sleep_for(3s);
   for (auto& each : t.nodes)
     each.process.signal(SIGCONT);
-  const auto status = driver.wait();
-  INFO(driver.err());
-  REQUIRE(status == exit_status{0, {}});
-  check_untouched(t.here.result("nodes"), wanted);
+  const auto result = t.here.stop(driver, "nodes");
+  check_untouched(t.here, result);
 }
 
 TEST_CASE("a connection that is lost while everybody waits for the driver is no answer") {
   test_run t{1};
-  const auto wanted = t.undisturbed();
   // A joiner that does not come keeps nobody waiting; a member that is stopped keeps all.
   auto driver = t.here.start(t.arguments("waiting"));
   t.here.await_step(driver, "waiting");
@@ -220,32 +195,30 @@ TEST_CASE("a connection that is lost while everybody waits for the driver is no 
   t.reset_all();
   std::this_thread::sleep_for(400ms);
   send_signal(stopped, SIGCONT);
-  const auto status = driver.wait();
-  INFO(driver.err());
-  REQUIRE(status == exit_status{0, {}});
-  const auto result = t.here.result("waiting");
+  t.here.await_failures(driver, "waiting", 1);
+  const auto result = t.here.stop(driver, "waiting");
   INFO(result.dump(2));
-  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["state_sha256"] == t.here.state_after(result["steps"]));
   CHECK(result["restarts"] == 0);
   CHECK(result["failures"].size() == 1);
 }
 
 TEST_CASE("a node that was taken for dead, and is not, ends its workers and takes new ones") {
   test_run t{2};
-  const auto wanted = t.undisturbed();
   auto driver = t.here.start(t.arguments("alive", {"--placement", "spread"}));
   t.here.await_step(driver, "alive");
+  const auto before = t.here.workers();
   for (auto& each : t.links)
     each->refuse();
   t.reset_all();
   t.here.await(driver, [&] { return contains(driver.err(), "nobody listens at"); });
   for (auto& each : t.links)
     each->accept();
-  const auto status = driver.wait();
-  INFO(driver.err());
-  REQUIRE(status == exit_status{0, {}});
-  const auto result = t.here.result("alive");
+  t.here.await(driver, [&] {
+    return std::ranges::none_of(t.here.workers(), [&](pid_t x) { return std::ranges::count(before, x) > 0; });
+  });
+  const auto result = t.here.stop(driver, "alive");
   INFO(result.dump(2));
-  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["state_sha256"] == t.here.state_after(result["steps"]));
   CHECK(t.here.workers_vanish());
 }

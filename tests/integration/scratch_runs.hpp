@@ -6,11 +6,13 @@
 #include <troupe/serialization/files/digest.hpp>
 
 #include <array>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -149,6 +151,50 @@ class scratch_runs {
     else
       text << "a driver ended (" << driver.wait() << ") before what is waited for";
     throw std::runtime_error{text.str() + "; its output:\n" + driver.out() + driver.err()};
+  }
+
+  /// The events of this kind in a run's events.jsonl.
+  [[nodiscard]] std::vector<nlohmann::json> events(const std::string& name, const std::string& kind) const {
+    std::vector<nlohmann::json> result;
+    auto in = std::istringstream{read_file(run_directory(name) / "events.jsonl")};
+    for (std::string line; std::getline(in, line);)
+      if (auto event = nlohmann::json::parse(line, nullptr, false); event.is_object() && event["event"] == kind)
+        result.push_back(std::move(event));
+    return result;
+  }
+
+  void await_failures(child_process& driver, const std::string& name, std::size_t count) const {
+    await(driver, [&] { return events(name, "failure").size() >= count; });
+  }
+
+  /// Waits until a run's last generation has this many workers, and is not one of the first `beyond` that followed its
+  /// beginning.
+  void await_group(child_process& driver, const std::string& name, std::size_t workers, std::size_t beyond = 0) const {
+    await(driver, [&] {
+      const auto generations = events(name, "generation");
+      return generations.size() > beyond && generations.back()["workers"] == workers;
+    });
+  }
+
+  /// Waits for steps that a run has not applied yet, then ends it, and returns its result. Its steps must be endless.
+  [[nodiscard]] nlohmann::json stop(child_process& driver, const std::string& name) const {
+    await_step(driver, name, last_step(name) + 200);
+    driver.signal(SIGTERM);
+    if (const auto status = driver.wait(); status != exit_status{143, {}}) {
+      auto text = std::ostringstream{};
+      text << "a driver that was to stop ended with " << status << "; its output:\n" << driver.out() << driver.err();
+      throw std::runtime_error{text.str()};
+    }
+    return result(name);
+  }
+
+  /// The state of an undisturbed run of one worker after as many steps.
+  [[nodiscard]] std::string state_after(const nlohmann::json& steps) {
+    const auto name = "undisturbed-" + steps.dump();
+    const auto ran = run(charlm(name, {"--workers", "1", "--steps", steps.dump()}));
+    if (ran.status != exit_status{0, {}})
+      throw std::runtime_error{"the undisturbed run failed: " + ran.err};
+    return result(name)["state_sha256"];
   }
 
   /// Another program than charlm, by one letter of its help, which trains alike. Returns its path.

@@ -1,10 +1,9 @@
 #include "trainer_fixture.hpp"
 
-#include <atomic>
-#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <stop_token>
 #include <string>
-#include <thread>
 
 using namespace troupe;
 using namespace troupe::actors;
@@ -300,21 +299,31 @@ TEST_CASE_FIXTURE(trainer_fixture, "what all nodes lack that a run needs is said
     CHECK(says(result.reason.message, std::string{"node "} + address + ": the host lacks a library"));
 }
 
+namespace {
+
+/// Sends a program for as long as the run lasts.
+expected<std::string> send_until_stopped(const std::stop_token& stop) {
+  std::mutex mutex;
+  auto lock = std::unique_lock{mutex};
+  std::condition_variable_any{}.wait(lock, stop, [] { return false; });
+  return std::string{};
+}
+
+} // namespace
+
 TEST_CASE_FIXTURE(trainer_fixture,
                   "a run whose node lacks its program ends, whatever becomes of nodes that it does not need") {
   open(worker_script::trains);
   config.scaling.num_workers = 1;
   nodes[0]->open_error = {errc::program_mismatch, "the host lacks a library"};
-  // The other one answers after it.
-  std::atomic<bool> answers = true;
+  // The other one answers after it, or never.
+  auto answers = true;
   offer_program = [&](const cluster_config&, const std::string& address,
                       const std::stop_token& stop) -> expected<std::string> {
     if (address == "10.0.0.0:4000")
       return std::string{};
     nodes[0]->opened.wait_for(1);
-    while (!answers && !stop.stop_requested())
-      std::this_thread::sleep_for(std::chrono::milliseconds{1});
-    return std::string{};
+    return answers ? expected<std::string>{std::string{}} : send_until_stopped(stop);
   };
   auto result = run_result{};
   SUBCASE("it lacks the program, too") {
@@ -406,18 +415,13 @@ TEST_CASE_FIXTURE(trainer_fixture, "members of a cluster take the workers of one
 TEST_CASE_FIXTURE(trainer_fixture, "members of a cluster take the workers of one that is lost before they start") {
   open_cluster(worker_script::trains, {0, 1});
   config.scaling.num_workers = 1;
-  std::atomic<bool> is_lost = false;
-  offer_program = [&](const cluster_config&, const std::string& address,
-                      const std::stop_token& stop) -> expected<std::string> {
-    while (address == "10.0.0.0:4000" && !is_lost && !stop.stop_requested())
-      std::this_thread::sleep_for(std::chrono::milliseconds{1});
-    return std::string{};
+  offer_program = [](const cluster_config&, const std::string& address, const std::stop_token& stop) {
+    return address == "10.0.0.0:4000" ? send_until_stopped(stop) : expected<std::string>{std::string{}};
   };
   const auto result = fit_and_at_once([&](const trainer_actor&) {
     nodes[1]->opened.wait_for(1);
     caf::anon_send_exit(nodes[0]->node(), caf::exit_reason::kill);
   });
-  is_lost = true;
   CHECK(result.status == run_status::completed);
   REQUIRE(result.workers.size() == 1);
   CHECK(result.workers.front().node == "10.0.0.1:4000");

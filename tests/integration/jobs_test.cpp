@@ -270,7 +270,7 @@ TEST_CASE_FIXTURE(jobs, "another node goes on with a job from its mirror when th
   CHECK(result["status"] == "stopped");
   CHECK(result["resumed_from_step"].get<std::uint64_t>() >= 200);
   CHECK(result["state_sha256"] == here.state_after(result["steps"]));
-  // All keepers know of the end, of which the driver's exit code says nothing more.
+  // All keepers know of the end. A driver that was stopped ends with 0, as one that has completed.
   CHECK(becomes_true([&] {
     for (const auto& state : {"first", "second", "third"})
       if (!contains(read_file(here.path(state) / "run" / "job.json"), "\"completed\""))

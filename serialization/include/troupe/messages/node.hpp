@@ -89,10 +89,11 @@ struct node_offer {
 
 TROUPE_INSPECT(node_offer, host, address, pid, free, capacity, holders, labels)
 
-/// Leases resources of a node to a run, in place of what it has leased there before; nothing gives them back. Sent by a
-/// trainer before it opens the run, to all nodes that it needs: if one refuses, it gives the others back. A lease lasts
-/// as long as the run is open on the node, and for half a minute before. Fails with `errc::busy`, naming who has the
-/// resources, and with `errc::unsatisfiable` for more than the node has. Idempotent.
+/// Leases resources of a node to a run, in place of what it has leased there before; nothing gives them back, and
+/// leaves an open run open. Sent by a trainer before it starts processes, to all nodes that it needs: if one refuses,
+/// it gives the others back. A lease lasts as long as the run is open on the node, and for half a minute before. Fails
+/// with `errc::busy`, naming who has the resources, and with `errc::unsatisfiable` for more than the node has.
+/// Idempotent.
 struct lease_request {
   lease_ticket ticket;
   /// For people.

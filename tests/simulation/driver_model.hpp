@@ -19,6 +19,9 @@
 
 namespace troupe::simulation {
 
+/// Another driver may have started so many workers since the journal was written last.
+constexpr std::uint32_t spare_worker_ids = 64;
+
 /// What the driver asks to be reminded of.
 enum class reminder : std::uint8_t { tick, start, drain, hold, grace };
 
@@ -317,5 +320,20 @@ class driver_model {
   bool aborted_all_ = false;
   bool released_all_ = false;
 };
+
+template <class Reply>
+void driver_model::give(std::map<worker_id, answer<Reply>>& memory, worker_id worker, answer<Reply> what) {
+  memory.insert_or_assign(worker, what);
+  world_.send_to_thread(worker, std::move(what));
+}
+
+template <class Request, class Reply>
+bool driver_model::answers_again(const std::map<worker_id, answer<Reply>>& memory, const request<Request>& message) {
+  const auto known = memory.find(message.message.worker);
+  if (known == memory.end() || known->second.number != message.number || world_.defect() == mutation::forgets_answers)
+    return false;
+  world_.send_to_thread(message.message.worker, known->second);
+  return true;
+}
 
 } // namespace troupe::simulation

@@ -7,6 +7,7 @@
 #include <troupe/messages.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -95,5 +96,18 @@ using packet =
                  answer<exchange_result>, answer<checkpoint_outcome>, begin_work, abort_training, control_command,
                  release_worker, start_process, kill_process, kill_all, worker_ended, node_speaks, node_goes,
                  node_opens, connection_lost, metadata_stored, attempt_closed, node_claimed, journal_written>;
+
+/// The number of a question or an answer, if the packet is one: `number_of<request>(packet)`.
+template <template <class> class Kind>
+std::optional<std::uint64_t> number_of(const packet& what) {
+  return std::visit(
+      []<class T>(const T& x) -> std::optional<std::uint64_t> {
+        if constexpr (requires { []<class Message>(const Kind<Message>&) {}(x); })
+          return x.number;
+        else
+          return std::nullopt;
+      },
+      what);
+}
 
 } // namespace troupe::simulation

@@ -249,4 +249,10 @@ class worker_model {
   number_chain state_;
 };
 
+template <class Message>
+void worker_model::ask(void (worker_environment::*send)(worker_model&, packet), Message message) {
+  awaited_ = ++requests_;
+  (world_.*send)(*this, request<Message>{awaited_, std::move(message)});
+}
+
 } // namespace troupe::simulation

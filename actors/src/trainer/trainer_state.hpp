@@ -109,10 +109,10 @@ struct concluding {};
 
 /// The trainer's actor: carries messages between users, nodes, workers and files on one side and the decisions on the
 /// other. The decisions are the `run_coordinator`'s; the conversations with nodes are in `run_nodes`, those with
-/// workers in `run_workers`. No handler waits for anything; `let_go`
-/// waits for the run's files. Its functions are in trainer.cpp (messages from outside),
-/// takeover.cpp (the run of a driver that has ended, and the journal for the next), starting.cpp (on which nodes the
-/// run starts, first and again) and actions.cpp (what the coordinator wants done).
+/// workers in `run_workers`. No handler waits for anything; `let_go` waits for the run's files. Its functions are in
+/// trainer.cpp (messages from nodes and workers, and the end), steering.cpp (what users ask), takeover.cpp (the run of
+/// a driver that has ended, and the journal for the next), starting.cpp (on which nodes the run starts, first and
+/// again) and actions.cpp (what the coordinator wants done).
 class trainer_state : public orderly_end<trainer_base>, private node_events {
  public:
   trainer_state(caf::actor_config& cfg, std::string function, trainer_config config, trainer_services services);
@@ -185,17 +185,7 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
 
   // trainer.cpp
   caf::result<run_result> fit();
-  caf::result<void> stop(const stop_request& request);
-  void begin_stop(const stop_request& request);
   void stop_in_time();
-  void tell_whom_a_stop_waits_for();
-  caf::result<void> resize(const resize_request& request);
-  caf::result<void> grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what);
-  /// Whoever asked gets what the coordinator only warns of as an error, too.
-  caf::result<void> do_or_refuse(actors::run_actions actions, std::string_view what);
-  /// Whoever asked is answered once another driver would know of it.
-  caf::result<void> answer_when_kept();
-  void answer_wishes();
   caf::result<void> ready(const worker_ready& message, const worker_actor& worker);
   caf::result<plan_accepted> agree(const run_plan& plan);
   caf::result<next_generation> report(const regroup_report& message);
@@ -215,12 +205,24 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   void deal_with(const hang_finding& finding);
   /// Asks one worker, or all if none is at fault.
   void ask_what_they_do(std::optional<worker_id> one);
-  [[nodiscard]] run_condition condition() const;
-  [[nodiscard]] run_activity activity() const;
   void conclude_run(run_status status, error reason);
   /// Explains to a user who repeats a command why nothing happens.
   void tell_if_nothing_was_left();
   void deliver(const run_result& result);
+
+  // steering.cpp
+  caf::result<void> stop(const stop_request& request);
+  void begin_stop(const stop_request& request);
+  void tell_whom_a_stop_waits_for();
+  caf::result<void> resize(const resize_request& request);
+  caf::result<void> grant(actors::run_actions (run_coordinator::*decide)(), std::string_view what);
+  /// Whoever asked gets what the coordinator only warns of as an error, too.
+  caf::result<void> do_or_refuse(actors::run_actions actions, std::string_view what);
+  /// Whoever asked is answered once another driver would know of it.
+  caf::result<void> answer_when_kept();
+  void answer_wishes();
+  [[nodiscard]] run_condition condition() const;
+  [[nodiscard]] run_activity activity() const;
 
   // takeover.cpp
   [[nodiscard]] bool keeps_journal() const;

@@ -201,6 +201,39 @@ TEST_CASE_FIXTURE(jobs, "a job ends with its driver's words where its program fa
   CHECK(contains(ran.err, "TROUPE_CLUSTER"));
 }
 
+TEST_CASE_FIXTURE(jobs, "a job that has no run yet, or whose driver has died, is stopped all the same") {
+  const auto node = start_node("state", {"--resource", "licence=1"});
+  const auto leased = [&](const std::string& name, const std::vector<std::string>& options) {
+    return submit(node.address, name, {"--steps", "1000000", "--workers", "1", "--resource-per-worker", "licence=1"},
+                  options);
+  };
+  const auto listed = [&](const std::string& name) {
+    const auto all = nlohmann::json::parse(troupe(node.address, {"runs", "--json"}).out);
+    for (const auto& each : all["jobs"])
+      if (each["name"] == name)
+        return each["state"].get<std::string>();
+    return std::string{"not listed"};
+  };
+  REQUIRE(leased("holder", {}).status == exit_status{0, {}});
+  REQUIRE(becomes_true([&] { return step(node.address, "holder") > 5; }));
+  REQUIRE(leased("waiter", {"--wait", "600"}).status == exit_status{0, {}});
+  REQUIRE(becomes_true([&] { return contains(read_file(here.path("state") / "waiter" / "driver.log"), "holder"); }));
+  auto stopped = troupe(node.address, {"stop", "waiter"});
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.status == exit_status{0, {}});
+  CHECK(contains(stopped.out, "stopped"));
+  CHECK(listed("waiter") == "stopped");
+  CHECK(listed("holder") == "running");
+  CHECK(drivers().size() == 1);
+  // Its driver is not started again while the job is told to end.
+  send_signal(drivers().at(0), SIGKILL);
+  stopped = troupe(node.address, {"stop", "holder"});
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.status == exit_status{0, {}});
+  CHECK(listed("holder") == "stopped");
+  CHECK(becomes_true([&] { return drivers().empty(); }));
+}
+
 TEST_CASE_FIXTURE(jobs, "a node that is started again goes on with its jobs, and two nodes share no state") {
   auto node = start_node("state");
   REQUIRE(submit(node.address, "run", {"--steps", "1000000", "--workers", "1", "--checkpoint-every", "100"}).status ==
@@ -270,10 +303,10 @@ TEST_CASE_FIXTURE(jobs, "another node goes on with a job from its mirror when th
   CHECK(result["status"] == "stopped");
   CHECK(result["resumed_from_step"].get<std::uint64_t>() >= 200);
   CHECK(result["state_sha256"] == here.state_after(result["steps"]));
-  // All keepers know of the end. A driver that was stopped ends with 0, as one that has completed.
+  // All keepers know of the end.
   CHECK(becomes_true([&] {
     for (const auto& state : {"first", "second", "third"})
-      if (!contains(read_file(here.path(state) / "run" / "job.json"), "\"completed\""))
+      if (!contains(read_file(here.path(state) / "run" / "job.json"), "\"stopped\""))
         return false;
     return true;
   }));
@@ -300,6 +333,9 @@ TEST_CASE_FIXTURE(jobs, "a node that ends hands its jobs over after a checkpoint
   CHECK(becomes_true([&] { return step(second.address, "moves") > saved; }));
   CHECK(troupe(second.address, {"stop", "moves"}).status == exit_status{0, {}});
   CHECK(result_in("second", "moves")["resumed_from_step"] == saved);
+  const auto listed = nlohmann::json::parse(troupe(second.address, {"runs", "--json"}).out);
+  for (const auto& each : listed["jobs"])
+    CHECK(each["state"] == (each["name"] == "moves" ? "stopped" : "running"));
   // The other one waits for its node.
   CHECK(contains(troupe(second.address, {"status", "stays"}).err, "has no job stays"));
   const auto again = start_node("first", {"--listen", first.address});

@@ -103,6 +103,7 @@ TEST_CASE("a driver that exits has ended its job, and one that a signal ends is 
   with_words.last_lines = {"cannot open data.txt", ""};
   CHECK(end_in(x.on_exit(with_words, false, now))->reason == "its driver ended with exit code 2: cannot open data.txt");
   CHECK(end_in(x.on_exit(killed(9), true, now))->outcome == job_outcome::stopped);
+  CHECK(end_in(x.on_exit(killed(15), true, now))->reason.starts_with("it was told to end, and its driver was killed"));
   CHECK(end_in(x.on_exit(killed(9), false, now)) == nullptr);
 }
 

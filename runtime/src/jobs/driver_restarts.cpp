@@ -41,7 +41,8 @@ std::variant<job_end, driver_restarts::start_again> driver_restarts::on_exit(con
     return end_by_code(*how.exit_code, how);
   const auto code = signal_base + how.signal.value_or(0);
   if (was_told)
-    return job_end{job_outcome::stopped, code, "it was ended at once", 0};
+    return job_end{job_outcome::stopped, code, fmt::format("it was told to end, and its driver was {}", how.describe()),
+                   0};
   in_row_ = now - started_ >= how_.healthy_after ? 1 : in_row_ + 1;
   if (in_row_ > how_.most_in_row)
     return job_end{

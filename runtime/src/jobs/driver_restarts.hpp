@@ -34,7 +34,7 @@ class driver_restarts {
 
   void on_start(time_point now) { started_ = now; }
 
-  /// `was_told`: the driver was sent a signal to end. The end's time is left to the caller.
+  /// `was_told`: the job was told to end. The end's time is left to the caller.
   [[nodiscard]] std::variant<job_end, start_again> on_exit(const exit_report& how, bool was_told, time_point now);
 
  private:

@@ -4,6 +4,8 @@
 #include "jobs/job_messages.hpp"
 #include "process/own_environment.hpp"
 
+#include <troupe/runtime/found_run.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,6 +38,18 @@ std::uint64_t milliseconds_now() {
   return static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
+}
+
+/// A driver exits with 0 whether its run is complete or was stopped: the result of its last run says which.
+job_end with_result(job_end end, const std::vector<fs::path>& runs) {
+  if (end.outcome != job_outcome::completed || runs.empty())
+    return end;
+  const auto status = stored_status(runs.back(), absence::ended);
+  if (status.value("state", std::string{}) != "stopped")
+    return end;
+  end.outcome = job_outcome::stopped;
+  end.reason = fmt::format("its run was stopped after step {}", status.value("step", std::uint64_t{0}));
+  return end;
 }
 
 } // namespace
@@ -157,11 +171,12 @@ expected<known_job> job_host::end(const std::string& name, bool at_once) {
   if (!is_here(x.job))
     return fail(errc::superseded, fmt::format("job {} is on {} now", name, x.job.host));
   if (auto* running = std::get_if<running_driver>(&x.driver)) {
-    if (at_once)
-      running->meaning = running_driver::told_to_end{};
-    supervisor_->kill(running->pid, at_once ? SIGKILL : SIGTERM);
-  } else if (std::holds_alternative<starting_driver>(x.driver)) {
-    return fail(errc::busy, fmt::format("the driver of job {} is being started: ask again", name));
+    // A second SIGTERM would end the driver without a checkpoint.
+    if (at_once || !std::holds_alternative<running_driver::told_to_end>(running->meaning))
+      supervisor_->kill(running->pid, at_once ? SIGKILL : SIGTERM);
+    running->meaning = running_driver::told_to_end{};
+  } else if (auto* starting = std::get_if<starting_driver>(&x.driver)) {
+    starting->is_to_end = true;
   } else {
     conclude(x, {job_outcome::stopped, 0, "it was stopped while it had no driver", 0});
   }
@@ -397,6 +412,8 @@ void job_host::on_started(const std::string& name, const expected<pid_t>& pid) {
   auto& x = jobs_.at(name);
   if (!pid)
     return conclude(x, {job_outcome::failed, 1, "its driver cannot be started: " + pid.error().message, 0});
+  const auto* starting = std::get_if<starting_driver>(&x.driver);
+  const auto is_to_end = starting != nullptr && starting->is_to_end;
   drivers_[*pid] = name;
   x.driver = running_driver{*pid};
   x.restarts.on_start(clock::now());
@@ -404,6 +421,9 @@ void job_host::on_started(const std::string& name, const expected<pid_t>& pid) {
   // Meanwhile another node may have the job, or it may have ended.
   if (x.job.end || !is_here(x.job)) {
     std::get<running_driver>(x.driver).meaning = running_driver::superseded{};
+    supervisor_->kill(*pid, SIGKILL);
+  } else if (is_to_end) {
+    std::get<running_driver>(x.driver).meaning = running_driver::told_to_end{};
     supervisor_->kill(*pid, SIGKILL);
   }
 }
@@ -425,7 +445,7 @@ void job_host::on_exit(const exit_report& how) {
       moves != nullptr && (end == nullptr || end->outcome == job_outcome::stopped))
     return move(x, moves->to);
   if (end != nullptr)
-    return conclude(x, std::move(*end));
+    return conclude(x, with_result(std::move(*end), directory_->runs_of(x.job.what.name)));
   const auto again = std::get<driver_restarts::start_again>(next).at;
   say(fmt::format("the driver of job {} was {}: it is started again in {:.1f} s", x.job.what.name, how.describe(),
                   std::chrono::duration<double>(again - clock::now()).count()));

@@ -50,7 +50,10 @@ class job_host {
  public:
   /// What a job's driver does.
   struct no_driver {};
-  struct starting_driver {};
+  struct starting_driver {
+    /// Its job was told to end: it is killed as soon as its process is known, before it has begun anything.
+    bool is_to_end = false;
+  };
   struct running_driver {
     pid_t pid = 0;
     /// What its end means, where that is not what it seems.

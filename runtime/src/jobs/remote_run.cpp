@@ -56,6 +56,9 @@ class local_run : public run_access {
     const auto holder = actors::read_lock_holder(directory_);
     return holder && actors::life_of(*holder, directory_) != actors::holder_life::is_gone;
   }
+  [[nodiscard]] expected<void> end_job(bool /*at_once*/) override {
+    return fail(errc::not_found, "the run belongs to no job");
+  }
 
  private:
   fs::path directory_;
@@ -221,6 +224,15 @@ class remote_run : public run_access {
   [[nodiscard]] bool has_driver() override {
     const auto status = node_.ask("status", {{"run", run_}});
     return status && status->value("driver", std::string{"none"}) != "none";
+  }
+
+  [[nodiscard]] expected<void> end_job(bool at_once) override {
+    auto told = node_.ask("end", {{"at_once", at_once}});
+    if (!told && follow())
+      told = node_.ask("end", {{"at_once", at_once}});
+    if (!told)
+      return fail(std::move(told.error()));
+    return {};
   }
 
  private:

@@ -95,6 +95,35 @@ std::string why_gone(runtime::run_access& run, const error& noticed) {
   return absent != nullptr ? absent->text : noticed.message;
 }
 
+/// The status at the end of a run whose job was told to end; its driver may begin the run meanwhile.
+expected<ordered> await_end_of_job(runtime::run_access& run) {
+  for (;; std::this_thread::sleep_for(100ms)) {
+    auto found = run.find_driver();
+    if (const auto* absent = std::get_if<absent_driver>(&found)) {
+      if (absent->why == absence::ended)
+        return run.stored_status(absent->why);
+      continue;
+    }
+    auto& driver = std::get<control_client>(found);
+    if (driver.ask(actors::watch_request{}))
+      return await_end(driver, run);
+  }
+}
+
+/// Stops a run that has no driver to ask: the node of its job does.
+int stop_job(const stop_arguments& given, runtime::run_access& run, const absent_driver& absent) {
+  if (const auto told = run.end_job(given.now); !told)
+    return trouble("stop", told.error().code == errc::not_found ? absent.text
+                                                                : fmt::format("{}, and its node does not end it: {}",
+                                                                              absent.text, told.error().message));
+  if (!given.waits) {
+    say(given.which, run.stored_status(absent.why), "its node ends the job");
+    return exit_good;
+  }
+  const auto end = await_end_of_job(run);
+  return end ? report_end(given.which, *end) : trouble("stop", end.error().message);
+}
+
 } // namespace
 
 int stop(const stop_arguments& given) {
@@ -104,7 +133,7 @@ int stop(const stop_arguments& given) {
   auto found = (*run)->find_driver();
   if (const auto* absent = std::get_if<absent_driver>(&found)) {
     if (absent->why != absence::ended)
-      return trouble("stop", absent->text);
+      return stop_job(given, **run, *absent);
     return report_end(given.which, (*run)->stored_status(absent->why));
   }
   auto& driver = std::get<control_client>(found);

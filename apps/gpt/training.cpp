@@ -116,11 +116,11 @@ void train(train_context& ctx) {
   // The scores of a window take as much memory as it has tokens, times the vocabulary.
   const auto evaluated_together = text.tokens <= 256 ? std::uint64_t{64} : config.at("batch").get<std::uint64_t>();
   auto batches = data::loader{ctx, text.training, loader_of(config)};
-  ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](step& step) {
+  replica.for_each_step(batches.plan(), [&](auto& step) {
     for (auto& shard : replica.shards(step)) {
       auto loss = loss_of(model, batches(step, shard), device);
       loss.backward();
-      shard.add("loss", loss.item<double>());
+      replica.add(shard, "loss", loss);
     }
     replica.apply(step, [&] {
       if (clip > 0)

@@ -172,12 +172,12 @@ void train_module(train_context& ctx, Module& model, std::vector<torch::Tensor> 
 
   auto batches = data::loader{ctx, training, {.batch_samples = ctx.config().at("batch")}};
   auto evaluate_every = ctx.options().at("evaluate_every").get<std::uint64_t>();
-  ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](step& step) {
+  replica.for_each_step(batches.plan(), [&](auto& step) {
     for (auto& shard : replica.shards(step)) {
       auto [images, labels] = images_and_labels{batches(step, shard), device};
       auto loss = torch::cross_entropy_loss(forward(images), labels, {}, torch::Reduction::Sum);
       loss.backward();
-      shard.add("loss", loss.item<double>());
+      replica.add(shard, "loss", loss);
     }
     replica.apply(step);
     metric_map metrics{{"loss", step.mean_loss()}};

@@ -1,7 +1,9 @@
 #include "memory.hpp"
 
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <string_view>
 #include <sys/mman.h>
 #include <utility>
 
@@ -17,11 +19,16 @@ std::size_t pages(std::size_t size_bytes) {
 
 /// The protection key of device memory; negative without support by the processor.
 int protection_key() noexcept {
-  static const int key = ::pkey_alloc(0, PKEY_DISABLE_ACCESS);
+  static const int key = is_synchronous() ? -1 : ::pkey_alloc(0, PKEY_DISABLE_ACCESS);
   return key;
 }
 
 } // namespace
+
+bool is_synchronous() noexcept {
+  static const auto* value = std::getenv("TROUPE_FAKE_CUDA_SYNCHRONOUS");
+  return value != nullptr && std::string_view{value} == "1";
+}
 
 void open_device_memory() noexcept {
   if (protection_key() >= 0)

@@ -12,6 +12,9 @@
 
 namespace fake_cuda {
 
+/// TROUPE_FAKE_CUDA_SYNCHRONOUS: calls return once their work is done, and the host may touch device memory.
+[[nodiscard]] bool is_synchronous() noexcept;
+
 /// Who can reach memory. `pageable` memory is unknown to the runtime.
 enum class memory_kind { pageable, pinned, registered, device };
 

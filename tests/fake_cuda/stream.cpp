@@ -22,6 +22,8 @@ void stream::add(std::function<void()> work) {
     waiting_.push_back(std::move(work));
   }
   changed_.notify_all();
+  if (is_synchronous_)
+    wait_until_idle();
 }
 
 void stream::wait_until_idle() {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "memory.hpp"
+
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -15,7 +17,7 @@
 namespace fake_cuda {
 
 /// Executes work in order on a thread with random pauses, so that code that forgets to wait usually fails. A lost
-/// device does no work.
+/// device does no work. With TROUPE_FAKE_CUDA_SYNCHRONOUS whoever adds work waits for it.
 class stream : public std::enable_shared_from_this<stream> {
  public:
   /// `seed` determines the pauses; 0: none.
@@ -28,11 +30,13 @@ class stream : public std::enable_shared_from_this<stream> {
   void end();
 
  private:
-  stream(int device, std::uint32_t seed) : device_(device), pauses_(seed != 0), random_(seed) {}
+  stream(int device, std::uint32_t seed)
+      : device_(device), pauses_(seed != 0), is_synchronous_(is_synchronous()), random_(seed) {}
   void run();
 
   const int device_;
   const bool pauses_;
+  const bool is_synchronous_;
   std::mt19937 random_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -36,8 +36,12 @@ loss_scale::loss_scale(tracked_state& state, loss_scale_options options, std::st
 }
 
 bool loss_scale::update(std::span<const float> gradient) {
+  return update_with(is_finite(gradient));
+}
+
+bool loss_scale::update_with(bool is_finite) {
   before_ = state_[0];
-  if (!is_finite(gradient)) {
+  if (!is_finite) {
     state_[0] = std::max(state_[0] * options_.backoff, static_cast<double>(FLT_MIN));
     state_[1] = 0;
     return false;

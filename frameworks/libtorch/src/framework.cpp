@@ -1,5 +1,4 @@
 #include "blas.hpp"
-#include "device_choice.hpp"
 
 #include <troupe/libtorch.hpp>
 
@@ -9,7 +8,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <torch/csrc/jit/python/update_graph_executor_opt.h>
-#include <torch/cuda.h>
 #include <torch/utils.h>
 #include <torch/version.h>
 
@@ -166,13 +164,6 @@ class torch_framework : public framework {
 
 std::shared_ptr<framework> make_framework(framework_options options) {
   return std::make_shared<torch_framework>(options);
-}
-
-c10::Device device_of(const train_context& ctx) {
-  auto given = ctx.device() != "cpu";
-  auto kind = value_or_throw(choose_device(given, given ? torch::cuda::device_count() : 0));
-  // CUDA shows a worker only its own GPUs.
-  return kind == device_kind::gpu ? c10::Device{c10::kCUDA, 0} : c10::Device{c10::kCPU};
 }
 
 } // namespace troupe::libtorch

@@ -20,7 +20,7 @@ void gradient_watch::add(const at::Tensor& parameter, std::string name, std::siz
   list_.push_back({std::move(name), part, std::move(accumulator)});
 }
 
-void gradient_watch::begin(shard& current) {
+void gradient_watch::begin(basic_shard& current) {
   shard_ = &current;
   thread_ = std::this_thread::get_id();
   trouble_ = nullptr;
@@ -36,7 +36,7 @@ void gradient_watch::end() {
 
 void gradient_watch::note(std::size_t index) {
   // Ignores backward passes outside of shards.
-  if (shard_ == nullptr || trouble_ || std::this_thread::get_id() != thread_)
+  if (shard_ == nullptr || trouble_ || (!is_on_gpu_ && std::this_thread::get_id() != thread_))
     return;
   auto& each = list_[index];
   try {
@@ -46,6 +46,9 @@ void gradient_watch::note(std::size_t index) {
           fmt::format("the gradient of '{}' is written a second time in one shard, while its reduction may be "
                       "running: call backward() once per shard, or set replica_options.overlap to false",
                       each.name)};
+    // What another stream has written is final once `backward` has returned.
+    if (!stream_.is_current())
+      return;
     const auto& part = layout_[each.part];
     shard_->mark_ready(part.first, part.padded);
   } catch (...) {

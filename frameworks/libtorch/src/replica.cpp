@@ -1,3 +1,4 @@
+#include "gpu.hpp"
 #include "gradient_watch.hpp"
 #include "module_tensors.hpp"
 #include "optimizer_options.hpp"
@@ -5,6 +6,7 @@
 #include "tracked_tensor.hpp"
 
 #include <troupe/libtorch.hpp>
+#include <troupe/training/gradient.hpp>
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -15,7 +17,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <fmt/format.h>
 #include <optional>
 #include <utility>
@@ -37,8 +38,20 @@ std::string last_part(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
 }
 
-at::Tensor view_of(float* data, at::IntArrayRef sizes) {
-  return at::from_blob(data, sizes, at::TensorOptions{at::kFloat});
+/// Where a gradient lies, on the host or a GPU.
+float* address_of(const shard& current) {
+  return current.gradient().data();
+}
+float* address_of(const device_shard& current) {
+  return current.gradient().address();
+}
+
+/// LibTorch has no tensors of constants: whoever gets one leaves it as it is.
+float* address_of(std::span<const float> mean) {
+  return const_cast<float*>(mean.data());
+}
+float* address_of(device_span<const float> mean) {
+  return const_cast<float*>(mean.address());
 }
 
 } // namespace
@@ -46,7 +59,13 @@ at::Tensor view_of(float* data, at::IntArrayRef sizes) {
 class replica::impl {
  public:
   impl(train_context& ctx, const module_tensors& model, torch::optim::Optimizer& optimizer, replica_options options)
-      : ctx_(ctx), optimizer_(optimizer), optimizer_options_(optimizer), options_(std::move(options)) {
+      : ctx_(ctx),
+        stream_(ctx),
+        device_(device_of(ctx)),
+        is_on_gpu_(ctx.device() != "cpu"),
+        optimizer_(optimizer),
+        optimizer_options_(optimizer),
+        options_(std::move(options)) {
     if (!at::globalContext().deterministicAlgorithms())
       throw exception{errc::invalid_argument,
                       "LibTorch is not set up for equal bits: register its framework with the training function, as in "
@@ -74,21 +93,28 @@ class replica::impl {
   }
 
   [[nodiscard]] std::uint64_t gradient_elements() const noexcept { return layout_.elements(); }
+  [[nodiscard]] train_context& context() const noexcept { return ctx_; }
+  [[nodiscard]] bool is_on_gpu() const noexcept { return is_on_gpu_; }
   [[nodiscard]] double loss_scale() const noexcept { return loss_scale_ ? loss_scale_->value() : 1; }
 
-  void check_places() {
-    for (auto& each : tracked_)
-      each.check_place();
+  /// For a step whose gradient is on the host, or on a GPU.
+  void begin_step(bool wants_gpu) {
+    if (wants_gpu != is_on_gpu_)
+      throw exception{errc::user_error,
+                      "this worker's module is on a GPU, and the step's gradient is not: use replica.for_each_step, "
+                      "with a body that takes auto& step"};
+    check_places();
   }
 
-  void begin_shard(shard& current) {
+  void begin_shard(basic_shard& current, float* gradient) {
     watch_->leave();
     shard_ = &current;
+    gradient_ = gradient;
     seed_generators(current.random(own_stream));
     for (auto& each : buffers_)
       tracked_[each.tensor].load();
     for (auto& each : parameters_)
-      each.tensor.mutable_grad() = own_gradient(each, current);
+      each.tensor.mutable_grad() = view_of(gradient, each.part, each.tensor.sizes());
     watch_->begin(current);
   }
 
@@ -98,21 +124,22 @@ class replica::impl {
     auto& current = *std::exchange(shard_, nullptr);
     watch_->end();
     auto guard = at::NoGradGuard{};
-    for (auto each = parameters_.rbegin(); each != parameters_.rend(); ++each)
-      take_gradient(*each, current);
+    for (const auto& each : parameters_)
+      check_gradient(each);
     for (const auto& each : buffers_) {
       const auto& tensor = tracked_[each.tensor];
-      auto change = tensor.live().to(at::kCPU).sub(tensor.tracked()).to(at::kFloat);
+      auto change = tensor.live().sub(tensor.tracked()).to(at::kFloat);
       auto weight = static_cast<double>(current.samples().size());
-      view_of(current.gradient().data() + layout_[each.part].first, change.sizes()).copy_(change.mul_(weight));
+      view_of(gradient_, each.part, change.sizes()).copy_(change.mul_(weight));
     }
   }
 
-  bool apply(step& current, const std::function<void()>& before_update) {
+  template <class Step>
+  bool apply(Step& current, const std::function<void()>& before_update) {
     end_shard();
     check_places();
-    auto mean = current.all_reduce();
-    const auto is_finite = !loss_scale_ || loss_scale_->update(mean.subspan(layout_[parameters_.front().part].first));
+    auto* mean = address_of(current.all_reduce());
+    const auto is_finite = !loss_scale_ || loss_scale_->update_with(has_finite_gradients(mean));
     seed_generators({ctx_.seed(), current.id(), no_shard, own_stream});
     if (is_finite)
       update_parameters(current, mean, before_update);
@@ -125,13 +152,15 @@ class replica::impl {
     return is_finite;
   }
 
+  [[nodiscard]] at::Tensor sum_at(double* address) const {
+    return at::from_blob(address, {}, at::TensorOptions{at::kDouble}.device(device_));
+  }
+
  private:
   struct parameter {
     at::Tensor tensor;
     std::string name;
     std::size_t part;
-    /// On a device other than the CPU: the tensor to which backward writes.
-    at::Tensor gradient;
   };
 
   struct reduced_buffer {
@@ -139,13 +168,31 @@ class replica::impl {
     std::size_t part;
   };
 
+  void check_places() const {
+    for (const auto& each : tracked_)
+      each.check_place();
+  }
+
   void check_before_first_step() const {
     if (applied_)
       throw exception{errc::user_error,
                       "replica.schedule was called after the first step: call it before for_each_step"};
   }
 
-  void update_parameters(step& current, std::span<const float> mean, const std::function<void()>& before_update) {
+  /// A part of a gradient.
+  [[nodiscard]] at::Tensor view_of(float* gradient, std::size_t part, at::IntArrayRef sizes) const {
+    return at::from_blob(gradient + layout_[part].first, sizes, at::TensorOptions{at::kFloat}.device(device_));
+  }
+
+  /// The parameters' parts, which are behind those of the buffers.
+  [[nodiscard]] bool has_finite_gradients(float* mean) const {
+    const auto part = parameters_.front().part;
+    const auto size = layout_.elements() - layout_[part].first;
+    return is_on_gpu_ ? at::isfinite(view_of(mean, part, {static_cast<std::int64_t>(size)})).all().item<bool>()
+                      : training::is_finite({mean + layout_[part].first, size});
+  }
+
+  void update_parameters(const basic_step& current, float* mean, const std::function<void()>& before_update) {
     set_gradients(mean, factor_of(current), before_update != nullptr);
     optimizer_options_.on_apply(current.number());
     if (before_update)
@@ -156,7 +203,7 @@ class replica::impl {
   }
 
   /// By how much to multiply what was reduced.
-  [[nodiscard]] float factor_of(const step& current) const {
+  [[nodiscard]] float factor_of(const basic_step& current) const {
     auto divisor = loss_scale_ ? loss_scale_->before() : 1.0;
     if (options_.divide_by.empty())
       return static_cast<float>(1 / divisor);
@@ -171,7 +218,7 @@ class replica::impl {
   }
 
   void track(std::string name, const at::Tensor& tensor, tracked_tensor::memory where) {
-    tracked_.emplace_back(std::move(name), tensor, where, ctx_.state());
+    tracked_.emplace_back(ctx_, std::move(name), tensor, where);
   }
 
   void add_buffers(const std::vector<named_tensor>& all) {
@@ -187,7 +234,7 @@ class replica::impl {
 
   parameter_names add_parameters(const std::vector<named_tensor>& all) {
     parameter_names names;
-    watch_ = std::make_shared<gradient_watch>(layout_);
+    watch_ = std::make_shared<gradient_watch>(layout_, stream_, is_on_gpu_);
     for (const auto& [name, tensor] : all) {
       // Shared parameters have several names, and are added once.
       if (!tensor.defined() || tensor.numel() == 0 || !names.emplace(tensor.unsafeGetTensorImpl(), name).second)
@@ -201,11 +248,14 @@ class replica::impl {
             fmt::format("parameter '{}' is of LibTorch's type {}: gradients are f32; convert the module with "
                         "to(torch::kFloat), or set requires_grad of the parameter to false",
                         name, toString(tensor.scalar_type()))};
+      if (tensor.device() != device_)
+        throw exception{errc::invalid_argument,
+                        fmt::format("parameter '{}' is on {}, and this worker trains on {}: move the module to "
+                                    "troupe::libtorch::device_of(ctx)",
+                                    name, tensor.device().str(), device_.str())};
       auto part = layout_.add(static_cast<std::uint64_t>(tensor.numel()));
-      parameters_.push_back({tensor, name, part, {}});
-      if (!tensor.is_cpu())
-        parameters_.back().gradient = at::zeros_like(tensor);
-      else if (options_.overlap)
+      parameters_.push_back({tensor, name, part});
+      if (options_.overlap)
         watch_->add(tensor, name, part);
     }
     if (parameters_.empty())
@@ -287,45 +337,29 @@ class replica::impl {
       steps_[i + 1] = *counts_[i];
   }
 
-  /// The zeros to which backward adds.
-  at::Tensor own_gradient(const parameter& each, const shard& current) const {
-    if (each.gradient.defined())
-      return each.gradient.zero_();
-    return view_of(current.gradient().data() + layout_[each.part].first, each.tensor.sizes());
-  }
-
-  void take_gradient(const parameter& each, shard& current) {
-    const auto& part = layout_[each.part];
-    auto* place = current.gradient().data() + part.first;
+  void check_gradient(const parameter& each) const {
     const auto& gradient = each.tensor.grad();
-    auto* expected = each.gradient.defined() ? each.gradient.data_ptr() : place;
-    if (!gradient.defined() || gradient.data_ptr() != expected)
+    if (!gradient.defined() || gradient.data_ptr() != gradient_ + layout_[each.part].first)
       throw exception{
           errc::user_error,
           fmt::format("the gradient of '{}' was replaced while a shard was computed: do not call zero_grad, "
                       "every shard begins with zeros",
                       each.name)};
-    if (each.gradient.defined()) {
-      view_of(place, each.tensor.sizes()).copy_(gradient);
-      if (options_.overlap)
-        current.mark_ready(part.first, part.padded);
-    }
   }
 
-  void set_gradients(std::span<const float> mean, float factor, bool to_be_changed) {
+  void set_gradients(float* mean, float factor, bool to_be_changed) {
     // Optimizers only read gradients; `before_update` may change them.
     if (to_be_changed || factor != 1) {
+      const auto all = view_of(mean, 0, {static_cast<std::int64_t>(layout_.elements())});
       if (!own_mean_.defined())
-        own_mean_ = at::empty({static_cast<std::int64_t>(mean.size())}, at::TensorOptions{at::kFloat});
-      std::memcpy(own_mean_.data_ptr(), mean.data(), mean.size_bytes());
+        own_mean_ = at::empty_like(all);
+      own_mean_.copy_(all);
       if (factor != 1)
         own_mean_.mul_(factor);
-      mean = {static_cast<const float*>(own_mean_.data_ptr()), mean.size()};
+      mean = static_cast<float*>(own_mean_.data_ptr());
     }
-    for (auto& each : parameters_) {
-      auto view = view_of(const_cast<float*>(mean.data()) + layout_[each.part].first, each.tensor.sizes());
-      each.tensor.mutable_grad() = each.gradient.defined() ? each.gradient.copy_(view) : view;
-    }
+    for (auto& each : parameters_)
+      each.tensor.mutable_grad() = view_of(mean, each.part, each.tensor.sizes());
   }
 
   void drop_gradients() noexcept {
@@ -333,11 +367,11 @@ class replica::impl {
       each.tensor.mutable_grad() = at::Tensor{};
   }
 
-  void update_buffers(std::span<const float> mean) {
+  void update_buffers(float* mean) {
     auto guard = at::NoGradGuard{};
     for (const auto& each : buffers_) {
       auto& tensor = tracked_[each.tensor];
-      auto change = view_of(const_cast<float*>(mean.data()) + layout_[each.part].first, tensor.tracked().sizes());
+      auto change = view_of(mean, each.part, tensor.tracked().sizes());
       auto is_whole = at::isIntegralType(tensor.tracked().scalar_type(), true);
       tensor.tracked().add_((is_whole ? change.round() : change).to(tensor.tracked().scalar_type()));
       tensor.load();
@@ -345,6 +379,10 @@ class replica::impl {
   }
 
   train_context& ctx_;
+  /// First, because graphs remember the stream on which they are made.
+  gpu_stream_scope stream_;
+  const c10::Device device_;
+  const bool is_on_gpu_;
   torch::optim::Optimizer& optimizer_;
   optimizer_options optimizer_options_;
   replica_options options_;
@@ -357,7 +395,9 @@ class replica::impl {
   /// The number of the optimizer's steps, then the optimizer's counts for each parameter.
   std::vector<std::int64_t> steps_;
   std::vector<std::int64_t*> counts_;
-  shard* shard_ = nullptr;
+  basic_shard* shard_ = nullptr;
+  /// The shard's.
+  float* gradient_ = nullptr;
   /// The last step that this replica applied.
   std::optional<std::uint64_t> applied_;
   /// The step for which the state was loaded last.
@@ -396,25 +436,59 @@ std::uint64_t replica::gradient_elements() const noexcept {
   return impl_->gradient_elements();
 }
 
-replica::shard_sequence replica::shards(step& step) {
-  impl_->check_places();
+bool replica::is_on_gpu() const noexcept {
+  return impl_->is_on_gpu();
+}
+
+train_context& replica::context() const noexcept {
+  return impl_->context();
+}
+
+replica::shard_sequence<shard_list> replica::shards(step& step) {
+  impl_->begin_step(false);
   return {*impl_, step.shards()};
+}
+
+replica::shard_sequence<device_shard_list> replica::shards(device_step& step) {
+  impl_->begin_step(true);
+  return {*impl_, step.shards()};
+}
+
+void replica::add(shard& to, std::string_view metric, const at::Tensor& sum) const {
+  to.add(metric, sum.item<double>());
+}
+
+void replica::add(device_shard& to, std::string_view metric, const at::Tensor& sum) const {
+  auto guard = at::NoGradGuard{};
+  impl_->sum_at(to.metric(metric).address()).add_(sum.detach().to(at::kDouble).reshape({}));
+}
+
+void replica::add(shard& to, std::string_view metric, double sum) const {
+  to.add(metric, sum);
+}
+
+void replica::add(device_shard& to, std::string_view metric, double sum) const {
+  impl_->sum_at(to.metric(metric).address()).add_(sum);
 }
 
 bool replica::apply(step& step, const std::function<void()>& before_update) {
   return impl_->apply(step, before_update);
 }
 
-shard& replica::shard_sequence::iterator::operator*() const {
-  auto& result = *position_;
-  owner_->begin_shard(result);
-  return result;
+bool replica::apply(device_step& step, const std::function<void()>& before_update) {
+  return impl_->apply(step, before_update);
 }
 
-replica::shard_sequence::iterator& replica::shard_sequence::iterator::operator++() {
-  owner_->end_shard();
-  ++position_;
-  return *this;
+void replica::begin(impl& owner, shard& current) {
+  owner.begin_shard(current, address_of(current));
+}
+
+void replica::begin(impl& owner, device_shard& current) {
+  owner.begin_shard(current, address_of(current));
+}
+
+void replica::end(impl& owner) {
+  owner.end_shard();
 }
 
 } // namespace troupe::libtorch

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/tracked_state.hpp>
+#include <troupe/train_context.hpp>
 
 #include <ATen/core/Tensor.h>
 
@@ -8,23 +8,23 @@
 
 namespace troupe::libtorch {
 
-/// A tensor that outlives a step, and the host memory that represents it in the tracked state: its own if possible,
-/// otherwise a copy.
+/// A tensor that outlives a step, and the memory that represents it in the tracked state, on the same device: its own
+/// if possible, otherwise a copy.
 class tracked_tensor {
  public:
   enum class memory {
-    /// Tracks the tensor's own memory if it is contiguous host memory.
+    /// Tracks the tensor's own memory if it is contiguous.
     own,
     /// Always tracks a copy, for tensors that may be written before the step is reduced.
     copy,
   };
 
   /// Tracks the tensor, which also restores it from a checkpoint. Throws `exception`.
-  tracked_tensor(std::string name, at::Tensor live, memory where, tracked_state& state);
+  tracked_tensor(train_context& ctx, std::string name, at::Tensor live, memory where);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const at::Tensor& live() const noexcept { return live_; }
-  /// The tracked memory: on the host and contiguous.
+  /// The tracked memory: contiguous.
   [[nodiscard]] const at::Tensor& tracked() const noexcept { return tracked_; }
 
   /// Copies the tracked memory to the tensor.

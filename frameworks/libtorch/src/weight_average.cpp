@@ -24,8 +24,7 @@ class weight_average::impl {
       // Shared parameters have several names.
       if (!parameter.defined() || !parameter.requires_grad() || !known.insert(parameter.unsafeGetTensorImpl()).second)
         continue;
-      averages_.emplace_back(average_prefix + name, parameter.detach().clone(), tracked_tensor::memory::own,
-                             ctx.state());
+      averages_.emplace_back(ctx, average_prefix + name, parameter.detach().clone(), tracked_tensor::memory::own);
       parameters_.push_back(parameter);
     }
     ctx.state().around_body([this](std::uint64_t) { load(); }, [] {});

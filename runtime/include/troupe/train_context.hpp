@@ -109,6 +109,8 @@ class train_context {
       shape = {values.size()};
     track_on_gpu(std::move(name), dtype_of<T>, std::move(shape), values.template as<std::byte>());
   }
+  /// The same for elements of a type that is known at run time.
+  void track_on_gpu(std::string name, dtype type, std::vector<std::uint64_t> shape, device_span<std::byte> memory);
 
   /// Random numbers for what the run draws once, the same on every rank.
   [[nodiscard]] random_stream random(std::string_view name) const noexcept;
@@ -163,7 +165,6 @@ class train_context {
   void report(metric_map values, save_checkpoint checkpoint = save_checkpoint::no);
 
  private:
-  void track_on_gpu(std::string name, dtype type, std::vector<std::uint64_t> shape, device_span<std::byte> memory);
   void all_reduce(dtype type, reduction op, std::span<std::byte> data);
   void reduce_scatter(dtype type, reduction op, std::span<const std::byte> input, std::span<std::byte> output);
   void all_gather(std::span<const std::byte> input, std::span<std::byte> output);

@@ -192,8 +192,7 @@ void train_tied(train_context& ctx) {
   step_plan plan;
   plan.data = {5, "numbers"};
   plan.batch_samples = 5;
-  plan.gradient_elements = replica.gradient_elements();
-  ctx.for_each_step(plan, [&](step& step) {
+  replica.for_each_step(plan, [&](auto& step) {
     for (auto& shard : replica.shards(step)) {
       auto which = torch::empty({static_cast<std::int64_t>(shard.samples().size())}, torch::kLong);
       std::ranges::copy(shard.samples(), which.data_ptr<std::int64_t>());
@@ -222,7 +221,7 @@ class gpu_talker : public framework {
 };
 
 /// Kills the process of rank 1 in the middle of the step that the options say.
-void die_if_asked(const train_context& ctx, const step& step) {
+void die_if_asked(const train_context& ctx, const basic_step& step) {
   if (step.number() == ctx.options().value("kill_at", std::uint64_t{0}) && ctx.rank() == 1 && ctx.generation() == 1)
     std::raise(SIGKILL);
 }
@@ -257,10 +256,10 @@ void train_with_kit(train_context& ctx) {
   auto average = libtorch::weight_average{ctx, model, 0.8};
   auto held_out = make_images();
   auto batches = data::loader{ctx, held_out, {.batch_samples = batch_samples}};
-  auto plan = batches.plan(replica.gradient_elements());
+  auto plan = batches.plan();
   plan.metrics = {"loss", "weight"};
   plan.bucket_bytes = 4096;
-  ctx.for_each_step(plan, [&](step& step) {
+  replica.for_each_step(plan, [&](auto& step) {
     for (auto& shard : replica.shards(step)) {
       const auto& batch = batches(step, shard);
       auto images = libtorch::tensor_of(batch, "image");
@@ -275,8 +274,8 @@ void train_with_kit(train_context& ctx) {
       auto losses = torch::cross_entropy_loss(scores, libtorch::tensor_of(batch, "label"), {}, torch::Reduction::None);
       auto loss = (losses * weights).sum();
       loss.backward();
-      shard.add("loss", loss.item<double>());
-      shard.add("weight", weights.sum().item<double>());
+      replica.add(shard, "loss", loss);
+      replica.add(shard, "weight", weights.sum());
       die_if_asked(ctx, step);
     }
     replica.apply(step, [&] { torch::nn::utils::clip_grad_norm_(model.parameters(), 0.5); });
@@ -310,12 +309,12 @@ void train_with_loss_scale(train_context& ctx) {
   auto batches = data::loader{ctx, make_images(), {.batch_samples = batch_samples}};
   std::vector<double> skipped(1);
   ctx.state().track("skipped", skipped);
-  ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](step& step) {
+  replica.for_each_step(batches.plan(), [&](auto& step) {
     for (auto& shard : replica.shards(step)) {
       const auto& batch = batches(step, shard);
       auto loss = loss_of(model, libtorch::tensor_of(batch, "image"), libtorch::tensor_of(batch, "label"));
       (loss * replica.loss_scale()).backward();
-      shard.add("loss", loss.item<double>());
+      replica.add(shard, "loss", loss);
       die_if_asked(ctx, step);
     }
     if (!replica.apply(step, [&] { set_rate(*optimizer, 0.05 * rate.factor()); }))
@@ -363,9 +362,9 @@ void train(train_context& ctx) {
   auto compared = options.value("twin", false) ? std::make_unique<twin>(model, optimizer_name) : nullptr;
   auto kill_at = options.value("kill_at", std::uint64_t{0});
   auto batches = data::loader{ctx, make_images(), {.batch_samples = batch_samples}};
-  auto plan = batches.plan(replica.gradient_elements());
+  auto plan = batches.plan();
   plan.bucket_bytes = 4096;
-  ctx.for_each_step(plan, [&](step& step) {
+  replica.for_each_step(plan, [&](auto& step) {
     torch::Tensor images;
     torch::Tensor labels;
     if (scheduled == "by-number")
@@ -384,7 +383,7 @@ void train(train_context& ctx) {
         model.output->bias.mutable_grad() = torch::zeros({3});
       if (misuse == "rank" && ctx.rank() == 1)
         model.hidden->bias.mutable_grad().add_(1e-3);
-      shard.add("loss", loss.item<double>());
+      replica.add(shard, "loss", loss);
       die_if_asked(ctx, step);
     }
     replica.apply(step, [&] { torch::nn::utils::clip_grad_norm_(model.parameters(), 0.5); });
@@ -477,6 +476,8 @@ int main(int argc, char** argv) {
   config.options = wanted.value("options", nlohmann::json::object());
   config.scaling.num_workers = wanted.value("workers", 1u);
   config.scaling.shards = wanted.value("shards", 8u);
+  if (wanted.value("use_gpu", false))
+    config.scaling.resources_per_worker.gpus = 0.125;
   config.run.storage_path = wanted.at("storage").get<std::string>();
   config.run.name = wanted.at("name");
   config.run.steps = wanted.value("steps", std::uint64_t{24});

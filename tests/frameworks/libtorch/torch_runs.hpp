@@ -14,6 +14,9 @@ namespace troupe::testing {
 /// Runs of torch_run in a temporary directory.
 struct torch_runs {
   scratch_directory scratch;
+  std::string program = TROUPE_LIBTORCH_RUN;
+  /// Added to the environment of all runs.
+  std::map<std::string, std::string> variables = {};
 
   struct outcome {
     exit_status status;
@@ -27,7 +30,8 @@ struct torch_runs {
     wanted["storage"] = scratch.path().string();
     wanted["name"] = name;
     environment.emplace("TROUPE_KEYS", (scratch.path() / "keys").string());
-    auto process = child_process{{{TROUPE_LIBTORCH_RUN, wanted.dump()}, std::move(environment)},
+    environment.insert(variables.begin(), variables.end());
+    auto process = child_process{{{program, wanted.dump()}, std::move(environment)},
                                  scratch.path() / ("output-" + std::to_string(++started_))};
     auto status = process.wait();
     auto text = read_file(scratch.path() / name / "result.json");

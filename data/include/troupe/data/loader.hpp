@@ -67,7 +67,7 @@ class loader {
   [[nodiscard]] std::uint64_t epoch_samples() const noexcept;
 
   /// The plan for `for_each_step`: data set and batch. The caller may set the other fields.
-  [[nodiscard]] step_plan plan(std::uint64_t gradient_elements) const;
+  [[nodiscard]] step_plan plan(std::uint64_t gradient_elements = 0) const;
 
   /// The samples of this shard. Valid until the next call. Throws `exception` if fetching fails, also if it failed
   /// ahead.

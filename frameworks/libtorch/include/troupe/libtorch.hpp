@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace at {
@@ -72,18 +73,21 @@ struct replica_options {
 
 /// This worker's copy of the module and optimizer that the run trains. Parameters, buffers and the optimizer's state
 /// are tracked: parameters and buffers under the names of a PyTorch `state_dict`, the optimizer's state as
-/// "optimizer/PARAMETER/STATE", and the numbers among its options as "optimizer/options". Contiguous tensors in host
-/// memory are tracked in place; for others (on a GPU, channels last) a host copy is tracked and updated after each
-/// step.
+/// "optimizer/PARAMETER/STATE", and the numbers among its options as "optimizer/options". Contiguous tensors are
+/// tracked in place, on the CPU or the GPU; for others (channels last) a copy beside them is tracked and updated after
+/// each step.
 ///
 ///     auto replica = troupe::libtorch::replica{ctx, *model, optimizer};
-///     ctx.for_each_step(batches.plan(replica.gradient_elements()), [&](troupe::step& step) {
+///     replica.for_each_step(batches.plan(), [&](auto& step) {
 ///       for (auto& shard : replica.shards(step)) {
 ///         auto loss = cross_entropy(model->forward(...), ..., torch::kSum);
 ///         loss.backward();
-///         shard.add("loss", loss.item<double>());
+///         replica.add(shard, "loss", loss);
 ///       }
 ///       replica.apply(step);
+///
+/// A worker that the run assigned a GPU trains there: the module is on `device_of(ctx)`, and as long as the replica
+/// exists LibTorch's work of this thread is on `train_context::gpu_stream`. Gradients stay in the GPU's memory.
 ///
 /// Losses are sums over the shard's samples: `apply` divides by the batch. `zero_grad` is not needed, and not allowed
 /// before `apply`. Used from the training thread; must not outlive its constructor's arguments.
@@ -92,7 +96,8 @@ class replica {
   /// Creates the optimizer's state, tracks everything, and restores a checkpoint's values. Every trainable parameter
   /// must be f32. Throws `exception`: `errc::invalid_argument` for another type, for an optimizer other than Adam,
   /// AdamW, SGD, RMSprop and Adagrad, for an optimizer's parameter that is not in the module, and if the training
-  /// function was not registered with the framework; and what `tracked_state::track` throws.
+  /// function was not registered with the framework, and for a module that is not on `device_of(ctx)`; and what
+  /// `tracked_state::track` throws.
   replica(train_context& ctx, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
           replica_options options = {});
   /// The same for a model from Python: one that `torch.jit.script` or `trace` made and `torch::jit::load` has read.
@@ -119,13 +124,36 @@ class replica {
   /// For `step_plan::gradient_elements`: parameters, each padded to 64 bytes, and the buffers' changes.
   [[nodiscard]] std::uint64_t gradient_elements() const noexcept;
 
+  /// As `train_context::for_each_step`, whose plan gets `gradient_elements` here. On the CPU `body` takes a
+  /// `troupe::step&`, on a GPU a `troupe::device_step&`: write `[&](auto& step)`.
+  template <class Body>
+  void for_each_step(step_plan plan, const Body& body) {
+    plan.gradient_elements = gradient_elements();
+    if (is_on_gpu())
+      context().for_each_step(device_plan{std::move(plan)}, [&](device_step& step) { body(step); });
+    else
+      context().for_each_step(plan, [&](step& step) { body(step); });
+  }
+
+  /// Whether the module, its gradients and its state are in the memory of a GPU.
+  [[nodiscard]] bool is_on_gpu() const noexcept;
+
+  template <class List>
   class shard_sequence;
 
   /// The step's shards, as `step.shards()`. Accessing a shard seeds the generators by (seed, step, shard), resets
   /// buffers to their state after the last step, and sets the parameters' `.grad` to zeros inside the shard's own
   /// gradient; advancing to the next ends its contribution. Throws `exception` if a tensor or gradient was moved, and
-  /// for a second `backward()` while the reduction may be running.
-  [[nodiscard]] shard_sequence shards(step& step);
+  /// for a second `backward()` while the reduction may be running, and for a `troupe::step` of a module on a GPU.
+  [[nodiscard]] shard_sequence<shard_list> shards(step& step);
+  [[nodiscard]] shard_sequence<device_shard_list> shards(device_step& step);
+
+  /// Adds to a metric's sum over samples, as `shard.add` does: a tensor of one element. On a GPU it is read there, by
+  /// work on the stream, so that the host does not wait for it.
+  void add(shard& to, std::string_view metric, const at::Tensor& sum) const;
+  void add(device_shard& to, std::string_view metric, const at::Tensor& sum) const;
+  void add(shard& to, std::string_view metric, double sum) const;
+  void add(device_shard& to, std::string_view metric, double sum) const;
 
   /// Reduces, lets the optimizer take a step with the mean gradient, the same on every rank, and updates buffers. In
   /// `before_update` the parameters' `.grad` are the mean: clip them there. Learning rates that the body sets by the
@@ -135,28 +163,47 @@ class replica {
   /// not finite (`replica_options::loss_scale`). Throws as `step.all_reduce` does, and `exception` with
   /// `errc::user_error` if the mean to divide by is negative or not finite.
   bool apply(step& step, const std::function<void()>& before_update = {});
+  bool apply(device_step& step, const std::function<void()>& before_update = {});
 
  private:
   class impl;
+
+  [[nodiscard]] train_context& context() const noexcept;
+  /// `owner` prepares a shard before it is used, and completes it after.
+  static void begin(impl& owner, shard& current);
+  static void begin(impl& owner, device_shard& current);
+  static void end(impl& owner);
+
   std::unique_ptr<impl> impl_;
 };
 
 /// The result of `replica::shards`, for one range-based for loop.
+template <class List>
 class replica::shard_sequence {
  public:
   class iterator {
    public:
-    iterator(impl* owner, shard_list::iterator position) : owner_(owner), position_(position) {}
-    shard& operator*() const;
-    iterator& operator++();
+    using list_iterator = typename List::iterator;
+
+    iterator(impl* owner, list_iterator position) : owner_(owner), position_(position) {}
+    auto& operator*() const {
+      auto& result = *position_;
+      replica::begin(*owner_, result);
+      return result;
+    }
+    iterator& operator++() {
+      replica::end(*owner_);
+      ++position_;
+      return *this;
+    }
     bool operator==(const iterator& other) const noexcept { return position_ == other.position_; }
 
    private:
     impl* owner_;
-    shard_list::iterator position_;
+    list_iterator position_;
   };
 
-  shard_sequence(impl& owner, shard_list& list) : owner_(&owner), list_(&list) {}
+  shard_sequence(impl& owner, List& list) : owner_(&owner), list_(&list) {}
 
   [[nodiscard]] iterator begin() noexcept { return {owner_, list_->begin()}; }
   [[nodiscard]] iterator end() noexcept { return {owner_, list_->end()}; }
@@ -164,7 +211,7 @@ class replica::shard_sequence {
 
  private:
   impl* owner_;
-  shard_list* list_;
+  List* list_;
 };
 
 /// The exponential moving average of a module's trainable parameters, tracked as "average/PARAMETER": on the worker's

@@ -39,6 +39,8 @@ class loss_scale {
 
   /// After `all_reduce`: whether the gradient is finite. Otherwise leave the step out. Changes the factor for the next.
   bool update(std::span<const float> gradient);
+  /// The same for a gradient elsewhere, such as on a GPU, of which the caller knows whether it is finite.
+  bool update_with(bool is_finite);
 
   /// After `update`: the factor that the gradient contains.
   [[nodiscard]] double before() const noexcept { return before_; }

@@ -36,6 +36,11 @@ struct driver_down {
   down_cause why = down_cause::ended;
 };
 
+/// The keeper of a group of processes is gone. From a node to itself.
+struct keeper_down {
+  std::string group;
+};
+
 /// A worker process has ended. Sent by a thread of the launcher to its node, which reports it to the driver in another
 /// message, because this one cannot arrive over the network.
 struct process_ended {
@@ -216,6 +221,7 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::control_line))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::run_over))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::members_listed))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::program_offered))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::keeper_down))
 
 CAF_END_TYPE_ID_BLOCK(troupe_local)
 
@@ -246,3 +252,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::control_line)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_over)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::members_listed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::program_offered)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::keeper_down)

@@ -248,6 +248,20 @@ class fake_node_processes : public std::enable_shared_from_this<fake_node_proces
   /// Opening this one makes the node stand.
   [[nodiscard]] static run_id freezing_run() { return {"freezes"}; }
 
+  /// So many processes of a group wait for another run.
+  void set_waiting(const std::string& group, std::size_t count) {
+    auto lock = std::lock_guard{mutex_};
+    waiting_[group] = count;
+  }
+  [[nodiscard]] std::map<std::string, std::size_t> end_waiting_but(const std::string& group) {
+    auto lock = std::lock_guard{mutex_};
+    auto kept = waiting_.extract(group);
+    auto result = std::exchange(waiting_, {});
+    if (kept)
+      waiting_.insert(std::move(kept));
+    return result;
+  }
+
   void write(const worker_output& output) {
     auto lock = std::lock_guard{mutex_};
     if (events_.output)
@@ -290,6 +304,7 @@ class fake_node_processes : public std::enable_shared_from_this<fake_node_proces
   record<bool> stood;
   record<run_id> closed;
   record<launch_request> started;
+  record<std::string> ended_groups;
   record<begin_training> begun;
   /// What opening and starting fail with.
   error open_error;
@@ -314,6 +329,7 @@ class fake_node_processes : public std::enable_shared_from_this<fake_node_proces
   node_actor node_;
   launcher_events events_;
   std::map<worker_id, process> living_;
+  std::map<std::string, std::size_t> waiting_;
   std::map<worker_id, char> states_;
   bool frozen_ = false;
   std::condition_variable thawed_;
@@ -351,6 +367,10 @@ class fake_launcher : public process_launcher {
   expected<process_sample> sample_node() override { return processes_->sample_node(); }
 
   void close(const run_id& run) override { processes_->closed.add(run); }
+  void end_group(const std::string& group) override { processes_->ended_groups.add(group); }
+  std::map<std::string, std::size_t> end_waiting_but(const std::string& group) override {
+    return processes_->end_waiting_but(group);
+  }
 
  private:
   std::shared_ptr<fake_node_processes> processes_;

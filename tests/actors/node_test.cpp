@@ -465,6 +465,43 @@ TEST_CASE_FIXTURE(host, "nobody commands a run without its secret, and each atte
   CHECK(lives(0));
 }
 
+TEST_CASE_FIXTURE(host, "processes of a group wait for its runs as long as its keeper lives, and give way to other "
+                        "runs") {
+  auto told = std::make_shared<record<processes_ended>>();
+  const auto keeper = system().spawn([told](process_keeper::pointer) -> process_keeper::behavior_type {
+    return {[told](const processes_ended& event) { told->add(event); }};
+  });
+  const auto keep = [&](const std::string& with) {
+    return ask<void>(node, keep_processes{run, "group", with}, keeper);
+  };
+  CHECK(keep(secret).error().code == errc::stale_generation);
+  REQUIRE(open());
+  CHECK(keep("another").error().code == errc::wrong_secret);
+  REQUIRE(start({0}));
+  CHECK(processes->started.all().back().group.empty());
+  REQUIRE(keep(secret));
+  REQUIRE(keep(secret));
+  REQUIRE(start({1}));
+  CHECK(processes->started.all().back().group == "group");
+
+  // Those of the group itself stay.
+  processes->set_waiting("group", 3);
+  REQUIRE(start({2}));
+  CHECK(told->all().empty());
+  const auto other = run_id{"4567"};
+  REQUIRE(open(other));
+  REQUIRE(start({3}, other));
+  CHECK(processes->started.all().back().group.empty());
+  REQUIRE(told->wait_for(1).size() == 1);
+  CHECK(told->all()[0] == processes_ended{"10.0.0.7", 3, "digits"});
+
+  caf::anon_send_exit(keeper, caf::exit_reason::user_shutdown);
+  REQUIRE(processes->ended_groups.wait_for(1).size() == 1);
+  CHECK(processes->ended_groups.all()[0] == "group");
+  REQUIRE(start({4}));
+  CHECK(processes->started.all().back().group.empty());
+}
+
 TEST_CASE_FIXTURE(host, "a driver sets torchrun's variables for its workers, and no others") {
   REQUIRE(open());
   for (const auto* name : {"LD_PRELOAD", "PATH", "TROUPE_KEYS", ""}) {

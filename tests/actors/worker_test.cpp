@@ -48,6 +48,7 @@ class fake_node_of_workers : public node_actor::base {
           return run_claimed{};
         },
         [](const start_workers&) { return workers_started{}; },
+        [](const keep_processes&, const process_keeper&) {},
         [](const kill_worker&) {},
         [this](const worker_beat& beat) { beats_->add(beat); },
         [](const drain_request&) {},

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -194,4 +195,68 @@ TEST_CASE_FIXTURE(warm_group, "a process that is used again and again keeps noth
   }
   CHECK(before.size() == 4);
   CHECK(becomes_true([&] { return counts() == before; }));
+}
+
+TEST_CASE_FIXTURE(warm_group, "on caf-nodes, too, the runs of a group have the same processes, which end with it") {
+  const auto first = here.start_node();
+  const auto second = here.start_node();
+  auto config = describe("run");
+  config.cluster.nodes = {first.address, second.address};
+  config.scaling.placement = troupe::placement_strategy::spread;
+  {
+    auto group = troupe::trainer{app, train, config};
+    REQUIRE(group.start());
+    const auto state = completed(group.run(train));
+    CHECK(state == state_alone());
+    const auto before = here.workers();
+    REQUIRE(before.size() == 2);
+    auto other = config;
+    other.run.seed = 2;
+    CHECK(completed(group.run(train, other)) == state_alone(2));
+    CHECK(here.workers() == before);
+    // One that dies between two runs is replaced.
+    send_signal(before[0], SIGKILL);
+    CHECK(completed(group.run(train)) == state);
+    const auto after = here.workers();
+    CHECK(after.size() == 2);
+    CHECK(std::ranges::count(after, before[0]) == 0);
+    CHECK(std::ranges::count(after, before[1]) == 1);
+    group.shutdown();
+    CHECK(here.workers_vanish());
+    REQUIRE(group.start());
+    auto again = config;
+    again.run.name = "again";
+    CHECK(completed(group.run(train, again)) == state);
+  }
+  CHECK(here.workers_vanish());
+}
+
+TEST_CASE_FIXTURE(warm_group,
+                  "processes that wait on a caf-node end for another driver's run, and their driver is told") {
+  const auto node = here.start_node();
+  auto config = describe("run");
+  config.cluster.nodes = {node.address};
+  auto group = troupe::trainer{app, train, config};
+  std::mutex mutex;
+  std::string told;
+  troupe::run_callbacks callbacks;
+  callbacks.notice = [&](const troupe::run_notice& x) {
+    const auto lock = std::lock_guard{mutex};
+    told += x.text + "\n";
+  };
+  group.set_callbacks(callbacks);
+  REQUIRE(group.start());
+  const auto state = completed(group.run(train));
+  const auto before = here.workers();
+  REQUIRE(before.size() == 2);
+  const auto ran = here.run(here.charlm("other", {"--workers", "1", "--nodes", node.address}));
+  INFO(ran.err);
+  REQUIRE(ran.status == exit_status{0, {}});
+  CHECK(here.workers_vanish());
+  CHECK(becomes_true([&] {
+    const auto lock = std::lock_guard{mutex};
+    return contains(told, "2 processes that waited on node") && contains(told, "run other starts workers there");
+  }));
+  CHECK(completed(group.run(train)) == state);
+  CHECK(here.workers().size() == 2);
 }

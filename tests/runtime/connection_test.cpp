@@ -101,6 +101,7 @@ actors::node_actor::behavior_type echoing_node() {
       [=](const adopt_run&, const actors::run_control&, const actors::collectives_actor&,
           const actors::checkpoint_store&) -> caf::result<run_claimed> { return nothing(); },
       [=](const start_workers&) -> caf::result<workers_started> { return nothing(); },
+      [=](const keep_processes&, const actors::process_keeper&) -> caf::result<void> { return nothing(); },
       [=](const kill_worker&) -> caf::result<void> { return nothing(); },
       [=](const worker_beat&) -> caf::result<void> { return nothing(); },
       [=](const actors::drain_request&) -> caf::result<void> { return nothing(); },

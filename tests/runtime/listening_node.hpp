@@ -46,6 +46,8 @@ class idle_launcher : public actors::process_launcher {
   expected<actors::process_sample> sample(const run_id&, worker_id) override { return actors::process_sample{}; }
   expected<actors::process_sample> sample_node() override { return actors::process_sample{}; }
   void close(const run_id&) override {}
+  void end_group(const std::string&) override {}
+  std::map<std::string, std::size_t> end_waiting_but(const std::string&) override { return {}; }
 };
 
 /// A node that listens on loopback in its own actor system.

@@ -205,7 +205,7 @@ void for_each_message(Visitor visit) {
   auto reason = error{errc::damaged, "what, where, and what to do"};
   visit("error", reason);
   visit("offer_request",
-        offer_request{sample_run, 9, run_proof{sample_run, std::string(64, '5')},
+        offer_request{sample_run, 10, run_proof{sample_run, std::string(64, '5')},
                       waiting_run{{1'700'000'000'123, sample_run}, "digits", {2, 0.5, 1 << 30, {{"licence", 1}}}}});
   visit("node_offer", node_offer{"host-a",
                                  "10.0.0.7:4000",
@@ -240,6 +240,8 @@ void for_each_message(Visitor visit) {
                                        {6, "beef"},
                                        {2, 0.25, 4096, {{"licence", 1}}}});
   visit("workers_started", workers_started{sample_run, {4711, 4712}});
+  visit("keep_processes", keep_processes{sample_run, std::string(32, '7'), std::string(64, '5'), {6, "beef"}});
+  visit("processes_ended", processes_ended{"10.0.0.7:4000", 3, "digits"});
   visit("end_run", end_run{sample_run, std::string(64, '5'), {6, "beef"}});
   visit("join_request", join_request{sample_run, {3}, "aa"});
   visit("join_challenge", join_challenge{"bb", "cc"});

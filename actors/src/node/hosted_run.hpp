@@ -26,7 +26,8 @@
 namespace troupe::actors {
 
 using node_interface = node_actor::extend<caf::result<void>(launch_outcome), caf::result<void>(process_ended),
-                                          caf::result<void>(output_waiting), caf::result<void>(driver_down)>;
+                                          caf::result<void>(output_waiting), caf::result<void>(driver_down),
+                                          caf::result<void>(keeper_down)>;
 
 /// A run on one node.
 struct hosted_run {
@@ -37,6 +38,8 @@ struct hosted_run {
   hosted_workers workers = {};
   /// What each worker takes.
   resources each = {};
+  /// Whose processes its workers are; empty: their own.
+  std::string group = {};
   /// Workers whose processes are being started.
   std::map<worker_id, std::shared_ptr<start_order>> starting = {};
   /// The living processes of its workers.

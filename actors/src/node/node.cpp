@@ -55,6 +55,7 @@ node_actor_state::behavior_type node_actor_state::make_behavior() {
         return adopt(request, {control, collectives, store});
       },
       [this](const start_workers& request) { return start(request); },
+      [this](const keep_processes& request, const process_keeper& keeper) { return keep(request, keeper); },
       [this](const kill_worker& request) { return kill(request); },
       [this](const worker_beat& beat) { take_beat(beat); },
       [this](const drain_request& request) { return drain(request); },
@@ -67,6 +68,7 @@ node_actor_state::behavior_type node_actor_state::make_behavior() {
       [this](process_ended& event) { worker_has_ended(std::move(event.what)); },
       [this](const output_waiting& event) { send_output(event.run); },
       [this](const driver_down& event) { driver_is_gone(event); },
+      [this](const keeper_down& event) { end_group(event.group); },
   };
 }
 

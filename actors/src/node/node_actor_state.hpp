@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,10 @@ class node_actor_state : public orderly_end<node_interface::base> {
 
   // -- workers, in workers.cpp ----------------------------------------------------------------------------------------
 
+  caf::result<void> keep(const keep_processes& request, const process_keeper& keeper);
+  void end_group(const std::string& group);
+  /// Ends processes that wait for runs of other groups.
+  void make_room_for(const hosted_run& run);
   caf::result<workers_started> start(const start_workers& request);
   start_order::promise answer_of(start_order& order);
   void note_start(const launch_outcome& event);
@@ -103,6 +108,8 @@ class node_actor_state : public orderly_end<node_interface::base> {
   run_table runs_;
   /// To drivers, over all runs: a run that is opened once more has none of its former numbers.
   std::uint64_t connections_ = 0;
+  /// The groups of processes that outlive a run.
+  std::map<std::string, process_keeper> keepers_;
   refusal_log refusals_;
   std::optional<draining> draining_;
   /// Only what is counted since the start.

@@ -1,5 +1,7 @@
 #include "node/node_actor_state.hpp"
 
+#include "down.hpp"
+
 #include <troupe/actors/error_conversion.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
@@ -24,6 +26,39 @@ constexpr auto kill_patience = 2s;
 
 } // namespace
 
+caf::result<void> node_actor_state::keep(const keep_processes& request, const process_keeper& keeper) {
+  auto* run = runs_.find(request.run);
+  if (run == nullptr)
+    return to_caf(unknown_run(request.run));
+  if (auto may = check_command(*run, "keep_processes", request.secret, request.claim); !may)
+    return refuse(may.error());
+  run->group = request.group;
+  if (!keepers_.emplace(request.group, keeper).second)
+    return caf::unit;
+  when_down(keeper, [self = caf::actor_cast<caf::weak_actor_ptr>(ctrl()), group = request.group](down_cause) {
+    if (auto strong = self.lock())
+      caf::anon_send(caf::actor_cast<node_interface>(strong), keeper_down{group});
+  });
+  return caf::unit;
+}
+
+void node_actor_state::end_group(const std::string& group) {
+  keepers_.erase(group);
+  for (auto& [id, run] : runs_)
+    if (run.group == group)
+      run.group.clear();
+  launcher_->end_group(group);
+}
+
+void node_actor_state::make_room_for(const hosted_run& run) {
+  for (const auto& [group, count] : launcher_->end_waiting_but(run.group)) {
+    log(fmt::format("run {} starts workers: {} processes that waited for another run of their driver end",
+                    run.what.run_name, count));
+    if (const auto keeper = keepers_.find(group); keeper != keepers_.end())
+      send(keeper->second, processes_ended{config_.address, static_cast<std::uint32_t>(count), run.what.run_name});
+  }
+}
+
 caf::result<workers_started> node_actor_state::start(const start_workers& request) {
   auto* run = runs_.find(request.run);
   if (run == nullptr)
@@ -44,7 +79,9 @@ caf::result<workers_started> node_actor_state::start(const start_workers& reques
   auto order = std::make_shared<start_order>(*launches);
   const auto answer = answer_of(*order);
   run->ended_at.reset();
-  for (const auto& each : *launches) {
+  make_room_for(*run);
+  for (auto& each : *launches) {
+    each.group = run->group;
     run->workers.on_starting(each.worker);
     run->starting.emplace(each.worker, order);
     launcher_->start(each);

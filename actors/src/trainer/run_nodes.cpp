@@ -48,6 +48,7 @@ run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_conf
                return connect(limited, address);
              }),
       offers_(self, config.cluster, services),
+      group_(services.group),
       roster_({config.scaling, may_carry_gradients(config, services), dial_interval, reconnect_interval}),
       monitor_(config.failure.heartbeat_timeout) {
   if (config.cluster.is_embedded())
@@ -240,6 +241,8 @@ void run_nodes::request_open(std::uint32_t node) {
               monitor_.add(node, clock::now());
             mail_[node] = {};
             mail_[node].connect(links_[node]->handle());
+            if (group_)
+              mail_[node].send(*self_, keep_processes{run_, group_->id, secret_, claim_}, group_->keeper);
             if (missing_.empty())
               return events_->on_node_open(node);
             report_missing();

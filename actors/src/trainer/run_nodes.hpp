@@ -51,7 +51,8 @@ class node_events {
 };
 
 /// Manages the nodes of a run: connects to them, requests their offers, makes them open the program, detects silence,
-/// and ends the run on them. Used in the trainer's thread; never blocks.
+/// and ends the run on them. Used in the trainer's thread; never blocks. node_claims.cpp has what it does with nodes
+/// that have workers already.
 class run_nodes {
  public:
   using clock = std::chrono::steady_clock;
@@ -169,6 +170,7 @@ class run_nodes {
   std::optional<waiting_run> waits_;
   node_links links_;
   program_offers offers_;
+  std::optional<process_group> group_;
   node_roster roster_;
   heartbeat_monitor<std::uint32_t> monitor_;
   broken_links broken_;

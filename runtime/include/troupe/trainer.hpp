@@ -56,7 +56,8 @@ class trainer {
   /// the training function does not track, such as statics, are as the last run of the process left them. Does nothing
   /// if it has been called. Fails as `prepare` does, and if the workers' program cannot be opened.
   ///
-  /// With `cluster` nodes, only connections and keys are kept: caf-nodes start each run's processes anew.
+  /// On a caf-node waiting processes have no resources leased: they end, and the user is told, when another run starts
+  /// workers there. They end with the driver, too.
   [[nodiscard]] expected<void> start();
 
   /// Trains with this function of the app, as `fit`, after `start`. The n-th run since then, if not the first, is named
@@ -65,7 +66,8 @@ class trainer {
   [[nodiscard]] run_result run(const function& train);
   [[nodiscard]] run_result run(const function& train, trainer_config config);
 
-  /// Ends the processes that wait. Returns when none is left. The destructor does so, too.
+  /// Ends the processes that wait. Returns when none is left on this host; caf-nodes end theirs at once. The destructor
+  /// does so, too.
   void shutdown();
 
   /// As `fit`, but throws a failed run's reason as an `exception`. Returns the result of a completed run, and of one

@@ -2,6 +2,7 @@
 
 #include "driver/control_port.hpp"
 #include "driver/job_variable.hpp"
+#include "driver/own_node.hpp"
 #include "driver/run_naming.hpp"
 #include "driver/trainer_spawning.hpp"
 #include "monitoring/monitor.hpp"
@@ -54,7 +55,7 @@ std::filesystem::path key_directory(const cluster_config& cluster) {
 expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system& system, const cluster_config& cluster,
                                                                const std::string& address, const std::string& program,
                                                                const std::optional<function>& in_process,
-                                                               const std::shared_ptr<runtime::kept_node>& kept) {
+                                                               const std::shared_ptr<runtime::kept_processes>& kept) {
   if (!system.has_middleman())
     return fail(errc::invalid_argument, "this actor system was not prepared for Troupe: call troupe::prepare on its "
                                         "configuration before it is made");
@@ -82,9 +83,8 @@ expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system
   }
   if (address.empty()) {
     if (!kept || in_process)
-      return runtime::start_own_node(system, keys, program, in_process, runtime::released_processes::end);
-    return kept->connect(
-        [&] { return runtime::start_own_node(system, keys, program, {}, runtime::released_processes::stay); });
+      return runtime::start_own_node(system, keys, program, in_process);
+    return kept->own_node([&] { return runtime::start_own_node(system, keys, program, {}); });
   }
   if (in_process)
     return fail(errc::invalid_argument, "scaling.num_workers is 0: a run that trains in the driver's process takes no "
@@ -160,7 +160,7 @@ actors::trainer_actor spawn_trainer(caf::actor_system& system, const function& t
 actors::trainer_actor runtime::spawn_trainer_on(caf::actor_system& system, const function& train, trainer_config config,
                                                 std::function<void(rank_id, const std::string&)> show_output,
                                                 const std::filesystem::path& worker_path,
-                                                const std::shared_ptr<kept_node>& kept) {
+                                                const std::shared_ptr<kept_processes>& kept) {
   runtime::obey_in_process_variable(config);
   runtime::obey_job_variable(config);
   runtime::name_run(config);
@@ -206,6 +206,8 @@ actors::trainer_actor runtime::spawn_trainer_on(caf::actor_system& system, const
   services.open_control_port = [](const std::filesystem::path& directory) {
     return runtime::open_control_port(directory);
   };
+  if (kept && !in_process)
+    services.group = kept->group();
   services.program_path = program->identity().path;
   services.build_id = program->identity().build_id;
   if (worker_path.empty())

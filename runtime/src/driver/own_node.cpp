@@ -17,13 +17,13 @@ namespace {
 
 class embedded_node : public actors::connected_node {
  public:
-  static expected<std::unique_ptr<actors::connected_node>>
-  start(caf::actor_system& system, const std::optional<tls_files>& keys, const std::string& program,
-        const std::optional<function>& in_process, released_processes released) {
+  static expected<std::unique_ptr<actors::connected_node>> start(caf::actor_system& system,
+                                                                 const std::optional<tls_files>& keys,
+                                                                 const std::string& program,
+                                                                 const std::optional<function>& in_process) {
     auto entry = std::make_shared<worker_entry>(keys);
-    auto launcher = in_process
-                        ? make_in_process_launcher(*in_process, entry)
-                        : make_local_launcher(std::make_shared<program_finder>(one_program{program}), entry, released);
+    auto launcher = in_process ? make_in_process_launcher(*in_process, entry)
+                               : make_local_launcher(std::make_shared<program_finder>(one_program{program}), entry);
     std::shared_ptr<key_source> source;
     if (keys) {
       TROUPE_TRY(source, key_source::make(*keys));
@@ -54,33 +54,13 @@ class embedded_node : public actors::connected_node {
   std::uint16_t port_;
 };
 
-/// One run's share of it.
-class lent_node : public actors::connected_node {
- public:
-  explicit lent_node(std::shared_ptr<actors::connected_node> node) : node_(std::move(node)) {}
-
-  const actors::node_actor& handle() const noexcept override { return node_->handle(); }
-  std::string address() const override { return node_->address(); }
-
- private:
-  std::shared_ptr<actors::connected_node> node_;
-};
-
 } // namespace
 
-expected<std::unique_ptr<actors::connected_node>>
-start_own_node(caf::actor_system& system, const std::optional<tls_files>& keys, const std::string& program,
-               const std::optional<function>& in_process, released_processes released) {
-  return embedded_node::start(system, keys, program, in_process, released);
-}
-
-expected<std::unique_ptr<actors::connected_node>>
-kept_node::connect(const std::function<expected<std::unique_ptr<actors::connected_node>>()>& start) {
-  auto lock = std::lock_guard{mutex_};
-  if (!node_) {
-    TROUPE_TRY(node_, start());
-  }
-  return std::make_unique<lent_node>(node_);
+expected<std::unique_ptr<actors::connected_node>> start_own_node(caf::actor_system& system,
+                                                                 const std::optional<tls_files>& keys,
+                                                                 const std::string& program,
+                                                                 const std::optional<function>& in_process) {
+  return embedded_node::start(system, keys, program, in_process);
 }
 
 } // namespace troupe::runtime

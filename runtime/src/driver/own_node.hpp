@@ -9,9 +9,7 @@
 
 #include <caf/fwd.hpp>
 
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -21,19 +19,6 @@ namespace troupe::runtime {
 /// of `program`, or, with `in_process`, runs that function on threads of this process.
 [[nodiscard]] expected<std::unique_ptr<actors::connected_node>>
 start_own_node(caf::actor_system& system, const std::optional<tls_files>& keys, const std::string& program,
-               const std::optional<function>& in_process, released_processes released);
-
-/// The driver's node of several runs, one after the other. Its processes live as long as this. May be used by several
-/// threads.
-class kept_node {
- public:
-  /// The node, which the first call starts.
-  [[nodiscard]] expected<std::unique_ptr<actors::connected_node>>
-  connect(const std::function<expected<std::unique_ptr<actors::connected_node>>()>& start);
-
- private:
-  std::mutex mutex_;
-  std::shared_ptr<actors::connected_node> node_;
-};
+               const std::optional<function>& in_process);
 
 } // namespace troupe::runtime

@@ -11,6 +11,7 @@
 #include <troupe/runtime/program.hpp>
 
 #include <caf/all.hpp>
+#include <fmt/format.h>
 
 #include <atomic>
 #include <cstdio>
@@ -77,7 +78,7 @@ struct run_place {
   caf::actor_system_config config;
   std::optional<caf::actor_system> system;
   /// Keeps the workers' processes from one run to the next; null if each run has its own. Ends before the system.
-  std::shared_ptr<runtime::kept_node> kept;
+  std::shared_ptr<runtime::kept_processes> kept;
 };
 
 class trainer::impl {
@@ -91,7 +92,13 @@ class trainer::impl {
     if (place_)
       return {};
     TROUPE_TRY(auto place, make_place(config_.cluster));
-    place->kept = std::make_shared<runtime::kept_node>();
+    place->kept = std::make_shared<runtime::kept_processes>(*place->system, [this](const processes_ended& event) {
+      callbacks_.notice({{},
+                         false,
+                         fmt::format("{} processes that waited on node {} for the next run have ended: run {} starts "
+                                     "workers there",
+                                     event.count, event.node, event.run_name)});
+    });
     place_ = std::move(place);
     runs_ = 0;
     return {};

@@ -166,6 +166,9 @@ class in_process_launcher : public actors::process_launcher {
   expected<process_sample> sample(const run_id&, worker_id) override { return sample_process(::getpid()); }
   expected<process_sample> sample_node() override { return sample_process(::getpid()); }
   void close(const run_id& run) override { descriptors_.end_run(run); }
+  // No process waits here: the only one is the driver's.
+  void end_group(const std::string&) override {}
+  std::map<std::string, std::size_t> end_waiting_but(const std::string&) override { return {}; }
 
  private:
   void refuse(const actors::launch_request& request, error reason) {

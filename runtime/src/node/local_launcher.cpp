@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -71,6 +72,7 @@ void raise_descriptor_limit() {
 
 /// What processes must have in common, so that one can take the other's place.
 struct process_kind {
+  std::string group;
   program_identity program;
   std::vector<std::string> arguments;
   std::vector<std::string> devices;
@@ -90,8 +92,8 @@ struct reusable_process {
 class local_launcher : public actors::process_launcher {
  public:
   local_launcher(std::shared_ptr<const program_finder> finder, std::shared_ptr<const worker_entry> entry,
-                 released_processes released, actors::launcher_events events)
-      : finder_(std::move(finder)), entry_(std::move(entry)), released_(released), events_(std::move(events)) {}
+                 actors::launcher_events events)
+      : finder_(std::move(finder)), entry_(std::move(entry)), events_(std::move(events)) {}
 
   expected<void> init() {
     raise_descriptor_limit();
@@ -125,7 +127,7 @@ class local_launcher : public actors::process_launcher {
     auto bootstrap =
         worker_bootstrap{request.run, request.worker, request.secret, entry_->node(), entry_->keys(), request.devices};
     // A debugger is attached to a process that starts.
-    bootstrap.is_reusable = released_ == released_processes::stay && !request.environment.contains(debugger_variable);
+    bootstrap.is_reusable = !request.group.empty() && !request.environment.contains(debugger_variable);
     spec.is_reusable = bootstrap.is_reusable;
     spec.bootstrap = to_text(bootstrap);
     auto who = owner{request.run, request.worker};
@@ -136,7 +138,7 @@ class local_launcher : public actors::process_launcher {
     spec.descriptor_socket = socket->get();
     auto reusable = std::optional<reusable_process>{};
     if (bootstrap.is_reusable) {
-      reusable = {{program->identity(), request.arguments, request.devices}, rank_in(request), false};
+      reusable = {{request.group, program->identity(), request.arguments, request.devices}, rank_in(request), false};
       bootstrap.is_reused = true;
       bootstrap.environment = request.environment;
       if (reuse(*reusable, to_text(bootstrap), *socket, who))
@@ -174,6 +176,26 @@ class local_launcher : public actors::process_launcher {
   void close(const run_id& run) override {
     descriptors_->end_run(run);
     programs_.erase(run);
+  }
+
+  void end_group(const std::string& group) override {
+    auto lock = std::lock_guard{mutex_};
+    for (auto each = reusable_.begin(); each != reusable_.end();)
+      each = each->second.kind.group == group ? end_reuse(each) : std::next(each);
+  }
+
+  std::map<std::string, std::size_t> end_waiting_but(const std::string& group) override {
+    auto lock = std::lock_guard{mutex_};
+    std::map<std::string, std::size_t> result;
+    for (auto each = reusable_.begin(); each != reusable_.end();) {
+      if (!each->second.is_idle || each->second.kind.group == group) {
+        ++each;
+        continue;
+      }
+      ++result[each->second.kind.group];
+      each = end_reuse(each);
+    }
+    return result;
   }
 
  private:
@@ -231,14 +253,24 @@ class local_launcher : public actors::process_launcher {
     }
   }
 
+  /// No other run gets this process. With the lock.
+  std::map<pid_t, reusable_process>::iterator end_reuse(std::map<pid_t, reusable_process>::iterator which) {
+    if (which->second.is_idle)
+      supervisor_->kill(which->first, SIGKILL);
+    return reusable_.erase(which);
+  }
+
   /// For its node, a worker whose process is idle has ended.
   void released(pid_t pid) {
     auto lock = std::lock_guard{mutex_};
-    const auto known = reusable_.find(pid);
     auto found = owners_.extract(pid);
-    if (known == reusable_.end() || found.empty())
+    if (found.empty())
       return;
-    known->second.is_idle = true;
+    // Its group may have ended meanwhile.
+    if (const auto known = reusable_.find(pid); known != reusable_.end())
+      known->second.is_idle = true;
+    else
+      supervisor_->kill(pid, SIGKILL);
     worker_ended result;
     result.run = found.mapped().run;
     result.worker = found.mapped().worker;
@@ -261,7 +293,6 @@ class local_launcher : public actors::process_launcher {
 
   std::shared_ptr<const program_finder> finder_;
   std::shared_ptr<const worker_entry> entry_;
-  released_processes released_;
   actors::launcher_events events_;
   std::map<run_id, std::shared_ptr<const program_file>> programs_;
   std::mutex mutex_;
@@ -312,10 +343,10 @@ expected<worker_bootstrap> parse_bootstrap(const std::string& text) {
 }
 
 actors::launcher_factory make_local_launcher(std::shared_ptr<const program_finder> finder,
-                                             std::shared_ptr<const worker_entry> entry, released_processes released) {
-  return [finder = std::move(finder), entry = std::move(entry),
-          released](actors::launcher_events events) -> std::unique_ptr<actors::process_launcher> {
-    auto result = std::make_unique<local_launcher>(finder, entry, released, std::move(events));
+                                             std::shared_ptr<const worker_entry> entry) {
+  return [finder = std::move(finder),
+          entry = std::move(entry)](actors::launcher_events events) -> std::unique_ptr<actors::process_launcher> {
+    auto result = std::make_unique<local_launcher>(finder, entry, std::move(events));
     value_or_throw(result->init());
     return result;
   };

@@ -61,22 +61,14 @@ struct worker_bootstrap {
   std::map<std::string, std::string> environment = {};
 };
 
-/// What becomes of the processes of workers that were released.
-enum class released_processes {
-  /// They end.
-  end,
-  /// They wait for another run, as long as the launcher lives. The next worker of the same program, with the same
-  /// arguments and GPUs, is one of them. Its run sees no difference: for the node, the worker before has ended.
-  stay,
-};
-
 [[nodiscard]] std::string to_text(const worker_bootstrap& bootstrap);
 [[nodiscard]] expected<worker_bootstrap> parse_bootstrap(const std::string& text);
 
 /// Starts worker processes of the programs that `finder` finds. `entry` is shared with the code that opens the node's
-/// port.
+/// port. The process of a worker that belongs to a group waits for another run when its worker is released: the next
+/// worker of the group with the same program, arguments and GPUs has it. Its run sees no difference: for the node, the
+/// worker before has ended.
 [[nodiscard]] actors::launcher_factory make_local_launcher(std::shared_ptr<const program_finder> finder,
-                                                           std::shared_ptr<const worker_entry> entry,
-                                                           released_processes released = released_processes::end);
+                                                           std::shared_ptr<const worker_entry> entry);
 
 } // namespace troupe::runtime

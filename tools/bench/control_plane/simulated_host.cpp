@@ -96,6 +96,8 @@ class simulated_launcher : public actors::process_launcher {
   expected<actors::process_sample> sample(const run_id&, worker_id) override { return waiting(); }
   expected<actors::process_sample> sample_node() override { return waiting(); }
   void close(const run_id&) override {}
+  void end_group(const std::string&) override {}
+  std::map<std::string, std::size_t> end_waiting_but(const std::string&) override { return {}; }
 
  private:
   /// A simulated worker that is silent waits for a processor: nothing else keeps it from its beats.

@@ -115,6 +115,11 @@ using driver_follower = caf::typed_actor<
     // Idempotent.
     caf::result<void>(run_control, collectives_actor, checkpoint_store)>;
 
+/// Keeps worker processes on nodes from one run of a driver to the next, as long as it lives. Owned by the driver.
+using process_keeper = caf::typed_actor<
+    // For users. From a node. Pushed.
+    caf::result<void>(processes_ended)>;
+
 /// The agent of one host: starts worker processes, watches them, and vouches for them. Owned by caf-node's main, or by
 /// the trainer when the driver hosts it.
 using node_actor = caf::typed_actor<
@@ -135,6 +140,8 @@ using node_actor = caf::typed_actor<
     // `errc::already_exists` for a worker that was started before, and, as all commands for a run do, with
     // `errc::wrong_secret`. Not idempotent.
     caf::result<workers_started>(start_workers),
+    // Processes of the run's workers wait for another run, as long as the keeper lives. See `keep_processes`.
+    caf::result<void>(keep_processes, process_keeper),
     // Kills one worker. Answers at once; `worker_ended` reports the end. Idempotent.
     caf::result<void>(kill_worker),
     // A worker's heartbeat. Never answered.
@@ -196,6 +203,7 @@ CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::drain_request))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::driver_follower))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::drain_node))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::resume_node))
+CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::process_keeper))
 
 CAF_END_TYPE_ID_BLOCK(troupe_actors)
 

@@ -4,6 +4,7 @@
 #include <troupe/error.hpp>
 #include <troupe/messages/node.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -22,6 +23,8 @@ struct launch_request {
   std::map<std::string, std::string> environment;
   /// The GPUs visible to it, by their names in CUDA_VISIBLE_DEVICES. If empty, it inherits the node's variable.
   std::vector<std::string> devices;
+  /// Whose runs may have the process one after the other; empty: it ends with its worker.
+  std::string group = {};
 };
 
 /// Whether a process was started.
@@ -67,6 +70,12 @@ class process_launcher {
   [[nodiscard]] virtual expected<process_sample> sample_node() = 0;
 
   virtual void close(const run_id& run) = 0;
+
+  /// Ends the processes of a group that wait for another run; those that have one end with it.
+  virtual void end_group(const std::string& group) = 0;
+
+  /// Ends the waiting processes of all groups but this one. Returns how many, by group.
+  virtual std::map<std::string, std::size_t> end_waiting_but(const std::string& group) = 0;
 };
 
 using launcher_factory = std::function<std::unique_ptr<process_launcher>(launcher_events)>;

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -64,6 +65,14 @@ class control_port {
   [[nodiscard]] virtual bool has_subscribers() const = 0;
 };
 
+/// Runs of a driver that have the same worker processes, one after the other.
+struct process_group {
+  /// Random, 32 hexadecimal digits.
+  std::string id;
+  /// The group ends with it.
+  process_keeper keeper;
+};
+
 /// A trainer's dependencies: runtime/ provides real ones, tests fake ones. All but `compare_numerics`, `is_loopback`
 /// and `open_monitor` may block, and are not called in the trainer's thread.
 struct trainer_services {
@@ -88,6 +97,9 @@ struct trainer_services {
   /// Listens in a run's directory, which the caller holds. May be empty: nobody can watch or steer the run from outside
   /// its process then.
   std::function<expected<std::unique_ptr<control_port>>(const std::filesystem::path& directory)> open_control_port;
+  /// The group whose processes the run's nodes use and keep. Nothing: workers are new processes, which end with the
+  /// run.
+  std::optional<process_group> group = {};
   std::string program_path;
   std::string build_id;
   /// How to repeat in one process what ends every attempt of the run, for the end of a message; may be empty.

@@ -16,7 +16,7 @@ namespace troupe {
 
 /// The version of all messages between processes. Increase it whenever one of them changes. Driver and node compare
 /// their versions first.
-inline constexpr std::uint32_t protocol_version = 8;
+inline constexpr std::uint32_t protocol_version = 9;
 
 /// Shows that a driver may command this run.
 struct run_proof {
@@ -227,6 +227,36 @@ struct workers_started {
 };
 
 TROUPE_INSPECT(workers_started, run, pids)
+
+/// The processes of this run's workers do not end with their workers, but wait for another run of the group, as long as
+/// the keeper lives that is sent with it, and until a run that is not of the group starts workers on this node. Sent
+/// before workers are started. Fails as `start_workers` does. Idempotent.
+struct keep_processes {
+  run_id run;
+  /// Random, 32 hexadecimal digits.
+  std::string group;
+  /// As in `open_run`.
+  std::string secret = {};
+  run_claim claim = {};
+
+  bool operator==(const keep_processes&) const = default;
+};
+
+TROUPE_INSPECT(keep_processes, run, group, secret, claim)
+
+/// Processes that waited for another run of a group have ended, for the sake of a run that is not of the group. From
+/// their node to the group's keeper. Pushed.
+struct processes_ended {
+  /// Its address.
+  std::string node;
+  std::uint32_t count = 0;
+  /// The name of that run.
+  std::string run_name;
+
+  bool operator==(const processes_ended&) const = default;
+};
+
+TROUPE_INSPECT(processes_ended, node, count, run_name)
 
 /// Kills a run's remaining workers on this node and forgets the run. Answered when none is left. Idempotent.
 struct end_run {

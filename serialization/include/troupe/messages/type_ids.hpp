@@ -91,5 +91,7 @@ CAF_ADD_TYPE_ID(troupe_messages, (troupe::worker_position::thrown))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::lease_request))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::node_drained))
 CAF_ADD_TYPE_ID(troupe_messages, (troupe::node_resumed))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::keep_processes))
+CAF_ADD_TYPE_ID(troupe_messages, (troupe::processes_ended))
 
 CAF_END_TYPE_ID_BLOCK(troupe_messages)

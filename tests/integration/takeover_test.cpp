@@ -9,14 +9,15 @@
 #include <fstream>
 #include <map>
 #include <thread>
+#include <tuple>
 
 using namespace troupe::testing;
 using namespace std::chrono_literals;
 
 namespace {
 
-/// Some seconds.
-const auto steps = std::string{"5000"};
+/// More steps than any run here makes: it is stopped once what it is for has happened.
+const auto endless = std::string{"100000000"};
 
 /// Nodes, and drivers of the same run one after the other.
 struct test_run {
@@ -32,16 +33,11 @@ struct test_run {
     std::string addresses;
     for (const auto& each : nodes)
       addresses += (addresses.empty() ? "" : ",") + each.address;
-    more.insert(more.end(), {"--workers", std::to_string(2 * nodes.size()), "--nodes", addresses, "--placement",
-                             "spread", "--steps", steps});
+    more.insert(more.end(),
+                {"--workers", std::to_string(2 * nodes.size()), "--nodes", addresses, "--placement", "spread"});
+    if (std::ranges::find(more, "--steps") == more.end())
+      more.insert(more.end(), {"--steps", endless});
     return here.charlm("run", std::move(more));
-  }
-
-  [[nodiscard]] std::string undisturbed() {
-    auto ran = here.run(here.charlm("undisturbed", {"--workers", "1", "--steps", steps}));
-    INFO(ran.err);
-    REQUIRE(ran.status == exit_status{0, {}});
-    return here.result("undisturbed")["state_sha256"];
   }
 
   /// A driver that is killed once the run is after this step.
@@ -63,17 +59,26 @@ struct test_run {
     driver.wait();
   }
 
-  /// Lets a driver end the run, and returns its result.
+  /// Lets the run of a driver go on for a while and stops it. Returns its result.
   [[nodiscard]] nlohmann::json finish(child_process& driver) {
-    const auto status = driver.wait();
-    INFO(driver.err());
-    REQUIRE(status == exit_status{0, {}});
-    auto result = here.result("run");
-    CHECK(result["status"] == "completed");
+    auto result = here.stop(driver, "run");
+    CHECK(result["status"] == "stopped");
+    check_end();
+    return result;
+  }
+
+  /// As `finish`, of a run that must have the bits of an undisturbed one.
+  [[nodiscard]] nlohmann::json finish_undisturbed(child_process& driver) {
+    auto result = finish(driver);
+    CHECK(result["state_sha256"] == here.state_after(result["steps"]));
+    CHECK(result["restarts"] == 0);
+    return result;
+  }
+
+  void check_end() {
     CHECK(here.workers_vanish());
     for (const auto* journal : {".journal-0", ".journal-1"})
       CHECK_FALSE(std::filesystem::exists(here.run_directory("run") / journal));
-    return result;
   }
 
   /// How often a step's row of each rank is in this file, at most and at least, for the steps up to `last`.
@@ -97,8 +102,8 @@ struct test_run {
 
 TEST_CASE("a driver that is started again goes on with the workers of the one that was killed") {
   test_run t{1};
-  const auto wanted = t.undisturbed();
-  t.begin(100);
+  const std::vector<std::string> steps{"--steps", "4000"};
+  t.begin(100, steps);
   const auto workers = t.here.workers();
   std::this_thread::sleep_for(1s);
   CHECK(t.here.workers() == workers);
@@ -106,23 +111,25 @@ TEST_CASE("a driver that is started again goes on with the workers of the one th
     if (const auto path = t.here.run_directory("run") / journal; std::filesystem::exists(path))
       CHECK(std::filesystem::status(path).permissions() ==
             (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
-  auto driver = t.here.start(t.arguments());
+  auto driver = t.here.start(t.arguments(steps));
   t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
   CHECK(t.here.workers() == workers);
-  const auto result = t.finish(driver);
+  CHECK(driver.wait() == exit_status{0, {}});
+  t.check_end();
+  const auto result = t.here.result("run");
   INFO(result.dump(2));
-  CHECK(result["state_sha256"] == wanted);
+  CHECK(result["status"] == "completed");
+  CHECK(result["state_sha256"] == t.here.state_after(4000));
   CHECK(result["restarts"] == 0);
   CHECK(result["failures"].empty());
   CHECK(result["resumed_from_step"] == 0);
   CHECK(result["workers"].size() == 2);
   // Each step's metrics are there once.
-  CHECK(t.copies_of_rows("metrics.jsonl", 5000) == std::pair{1, 1});
+  CHECK(t.copies_of_rows("metrics.jsonl", 4000) == std::pair{1, 1});
 }
 
 TEST_CASE("drivers are killed again and again, and workers too, and no step is lost") {
   test_run t{2};
-  const auto wanted = t.undisturbed();
   t.begin(50, {"--checkpoint-every", "50"});
   for (auto i = 0; i < 4; ++i) {
     // While nobody is there to notice.
@@ -136,11 +143,9 @@ TEST_CASE("drivers are killed again and again, and workers too, and no step is l
     test_run::kill(driver);
   }
   auto driver = t.here.start(t.arguments({"--checkpoint-every", "50"}));
-  const auto result = t.finish(driver);
+  const auto result = t.finish_undisturbed(driver);
   INFO(result.dump(2));
   INFO(driver.err());
-  CHECK(result["state_sha256"] == wanted);
-  CHECK(result["restarts"] == 0);
   CHECK(result["resumed_from_step"] == 0);
   // Also of those that ended while nobody was there.
   for (const auto& failure : result["failures"])
@@ -155,21 +160,17 @@ TEST_CASE("drivers are killed again and again, and workers too, and no step is l
 
 TEST_CASE("a node that ends while the run has no driver costs no step, because others have the state") {
   test_run t{2};
-  const auto wanted = t.undisturbed();
   t.begin(100);
   t.nodes[1].process.signal(SIGKILL);
   t.nodes[1].process.wait();
   auto driver = t.here.start(t.arguments());
-  const auto result = t.finish(driver);
+  const auto result = t.finish_undisturbed(driver);
   INFO(driver.err());
-  CHECK(result["state_sha256"] == wanted);
-  CHECK(result["restarts"] == 0);
   CHECK(result["failures"].size() == 2);
 }
 
 TEST_CASE("workers go on although all checkpoints of their run are damaged") {
   test_run t{1};
-  const auto wanted = t.undisturbed();
   t.begin_until_checkpoint();
   for (const auto& checkpoint : t.here.checkpoints("run"))
     for (const auto& each : std::filesystem::recursive_directory_iterator{checkpoint})
@@ -178,14 +179,11 @@ TEST_CASE("workers go on although all checkpoints of their run are damaged") {
   auto driver = t.here.start(t.arguments());
   t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
   CHECK(contains(driver.err(), "a restart would fail"));
-  const auto result = t.finish(driver);
-  CHECK(result["state_sha256"] == wanted);
-  CHECK(result["restarts"] == 0);
+  std::ignore = t.finish_undisturbed(driver);
 }
 
 TEST_CASE("a disk that is full when a run is taken over costs no worker and no step") {
   test_run t{1};
-  const auto wanted = t.undisturbed();
   memory_file_system files{t.here.path("runs"), "size=16m"};
   if (!files.mounted()) {
     std::puts("SKIP: no right to mount a file system here (full disk)");
@@ -203,22 +201,17 @@ TEST_CASE("a disk that is full when a run is taken over costs no worker and no s
   t.here.await(driver, [&] { return contains(driver.err(), "the driver was started again"); });
   CHECK(t.here.workers() == workers);
   std::filesystem::remove(filler);
-  const auto result = t.finish(driver);
-  INFO(driver.err());
-  CHECK(result["state_sha256"] == wanted);
-  CHECK(result["restarts"] == 0);
+  std::ignore = t.finish_undisturbed(driver);
 }
 
 TEST_CASE("a run whose workers have ended meanwhile goes on from its latest checkpoint") {
   test_run t{1};
-  const auto wanted = t.undisturbed();
   t.begin_until_checkpoint();
   for (auto worker : t.here.workers())
     send_signal(worker, SIGKILL);
   REQUIRE(t.here.workers_vanish());
   auto driver = t.here.start(t.arguments({"--checkpoint-every", "50"}));
-  const auto result = t.finish(driver);
-  CHECK(result["state_sha256"] == wanted);
+  const auto result = t.finish_undisturbed(driver);
   CHECK(result["resumed_from_step"] >= 50);
 }
 
@@ -261,7 +254,6 @@ TEST_CASE("Ctrl-C ends a run that was taken over, after its step and with a chec
 
 TEST_CASE("of two drivers that claim a run the later one has it, and the other leaves its workers alone") {
   test_run t{1};
-  const auto wanted = t.undisturbed();
   auto first = t.here.start(t.arguments());
   t.here.await_step(first, "run", 100);
   const auto workers = t.here.workers();
@@ -272,7 +264,5 @@ TEST_CASE("of two drivers that claim a run the later one has it, and the other l
   CHECK(contains(first.err(), "another driver has taken the run over"));
   t.here.await(second, [&] { return contains(second.err(), "the driver was started again"); });
   CHECK(t.here.workers() == workers);
-  const auto result = t.finish(second);
-  CHECK(result["state_sha256"] == wanted);
-  CHECK(result["restarts"] == 0);
+  std::ignore = t.finish_undisturbed(second);
 }

@@ -390,12 +390,15 @@ std::string end_of_last(fake_run& run) {
   run.answer_exit = [](const exit_request& message) { return exit_granted{message.worker == worker_id{1}}; };
   run.adjust = [&](std::uint32_t worker, collectives::nccl_options& options) {
     options.on_hang.abort_deadline = 20ms;
-    // Where the last process would end, what hangs comes back.
+    // Where the last process would end, what hangs comes back. A process that ends takes along what still uses its
+    // memory; here the session's memory is freed, so that nothing may use it any more.
     options.on_hang.end_process = [&, worker](const error& why) {
-      if (worker != 1)
-        return;
-      result = why.message;
-      fake_nccl::hangs = false;
+      if (worker == 1) {
+        result = why.message;
+        fake_nccl::hangs = false;
+      }
+      while (fake_nccl::hangs || fake_nccl::living > 0)
+        std::this_thread::sleep_for(1ms);
     };
   };
   run.lose_in_step_5(worker_id{0}, [] { fake_nccl::hangs = true; });

@@ -27,12 +27,14 @@ caf_flavour() {
   esac
 }
 
+# g++ 13 and later no longer include <cstdint> by the way, on which CAF 0.18 relies.
 caf_flags() {
+  local flags="-include cstdint"
   case $1 in
-    asan) printf '%s\n' "-fsanitize=address,undefined -fno-omit-frame-pointer" ;;
-    tsan) printf '%s\n' "-fsanitize=thread -fno-omit-frame-pointer" ;;
-    *) printf '\n' ;;
+    asan) flags+=" -fsanitize=address,undefined -fno-omit-frame-pointer" ;;
+    tsan) flags+=" -fsanitize=thread -fno-omit-frame-pointer" ;;
   esac
+  printf '%s\n' "$flags"
 }
 
 # Whether a prefix contains a complete CAF. An interrupted build never gets there, because the rename is its last step.

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <string>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -68,6 +69,8 @@ void train_state(troupe::train_context& ctx) {
 struct settings {
   fs::path storage = fs::temp_directory_path();
   fs::path mirror = fs::temp_directory_path();
+  /// HOST:PORT of a node that keeps mirrors; empty: none.
+  std::string node = {};
   unsigned runs = 7;
   std::uint64_t steps = 400;
   std::uint64_t every = 20;
@@ -103,9 +106,12 @@ void measure(const troupe::app& app, const troupe::function& train, const settin
               s.mebibytes, static_cast<unsigned long long>(s.every), s.runs);
   std::printf("%8s %12s %10s %10s %10s %8s %8s %10s %12s\n", "workers", "mirror", "without", "with", "again", "cost %",
               "noise %", "attempts", "superseded");
+  std::vector<std::pair<const char*, std::string>> places{{"directory", directory.string()},
+                                                          {"rclone", "rclone::local:" + directory.string()}};
+  if (!s.node.empty())
+    places.emplace_back("node", "node:" + s.node);
   for (const auto workers : {1u, 2u})
-    for (const auto& [name, place] :
-         {std::pair{"directory", directory.string()}, std::pair{"rclone", "rclone::local:" + directory.string()}}) {
+    for (const auto& [name, place] : places) {
       if (!has_rclone && place.starts_with("rclone:")) {
         std::printf("%8u %12s   rclone is not installed\n", workers, name);
         continue;
@@ -131,7 +137,8 @@ void measure(const troupe::app& app, const troupe::function& train, const settin
       const auto copied = s.runs * ((s.steps - 1) / s.every + 1) - superseded;
       std::printf("%8u %12s %10.3f %10.3f %10.3f %8.2f %8.2f %10llu %12llu\n", workers, name, 1000 * median(without),
                   1000 * median(with), 1000 * median(again), 100 * (median(with) / median(all) - 1),
-                  100 * std::abs(median(again) / median(without) - 1), static_cast<unsigned long long>(copied + failed),
+                  100 * std::abs(median(again) / median(without) - 1),
+                  static_cast<unsigned long long>(copied) + static_cast<unsigned long long>(failed),
                   static_cast<unsigned long long>(superseded));
       std::fflush(stdout);
     }
@@ -146,6 +153,8 @@ int main(int argc, char** argv) {
   CLI::App cli{"Measures what a run's mirror costs a step.", "troupe-mirror"};
   cli.add_option("--storage", s.storage, "Directory for checkpoints")->capture_default_str();
   cli.add_option("--mirror", s.mirror, "Directory for their copies, on the device to measure")->capture_default_str();
+  cli.add_option("--node", s.node,
+                 "HOST:PORT of a node that keeps mirrors (caf-node --mirror DIRECTORY), to measure, too");
   cli.add_option("--runs", s.runs, "Runs of each measurement; medians are shown")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));

@@ -1,4 +1,4 @@
-// Measures what checkpoints cost during training. See README.md.
+// Measures what checkpoints cost during training. See checkpoints.md.
 
 #include "timing.hpp"
 

@@ -1,4 +1,4 @@
-// Compares reading data sets and fetching batches with plain copies of the same bytes. See README.md.
+// Compares reading data sets and fetching batches with plain copies of the same bytes. See data_sets.md.
 
 #include "timing.hpp"
 

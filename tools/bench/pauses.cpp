@@ -1,4 +1,4 @@
-// Measures how long a run pauses when workers are lost, join or leave. See README.md.
+// Measures how long a run pauses when workers are lost, join or leave. See pauses.md.
 
 #include <command_line.hpp>
 

@@ -22,11 +22,12 @@ bounded_queue::bounded_queue(std::size_t threads) {
     threads_.emplace_back([this] { work(); });
 }
 
-void bounded_queue::enqueue(std::function<void()> task) {
+bounded_queue::answer bounded_queue::enqueue(std::function<void()> task) {
   auto lock = std::unique_lock{mutex_};
   changed_.wait(lock, [this] { return tasks_.size() < most_waiting; });
   tasks_.push_back(std::move(task));
   changed_.notify_all();
+  return static_cast<answer>(true);
 }
 
 void bounded_queue::shutdown() {

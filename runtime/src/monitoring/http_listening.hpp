@@ -11,6 +11,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 /// How our HTTP servers listen, for those who include cpp-httplib anyway.
@@ -21,7 +22,10 @@ class bounded_queue : public httplib::TaskQueue {
  public:
   explicit bounded_queue(std::size_t threads);
 
-  void enqueue(std::function<void()> task) override;
+  /// cpp-httplib 0.11 wants no answer, later versions whether the task was taken.
+  using answer = decltype(std::declval<httplib::TaskQueue&>().enqueue({}));
+
+  answer enqueue(std::function<void()> task) override;
   void shutdown() override;
 
  private:

@@ -84,7 +84,8 @@ TEST_CASE("workers on two nodes survive each other's loss and the loss of a node
 TEST_CASE("a worker killed during checkpoints costs none of them") {
   test_run t;
   const auto result = t.disturbed("often", {1, 3, 0}, {"--workers", "4", "--checkpoint-every", "5"});
-  CHECK(t.here.events("often", "checkpoint_failed").empty());
+  const auto failed = t.here.events("often", "checkpoint_failed");
+  CHECK_MESSAGE(failed.empty(), nlohmann::json(failed).dump(2));
 }
 
 TEST_CASE("a lost worker is replaced without any effect on the result") {

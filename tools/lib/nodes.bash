@@ -7,6 +7,8 @@ node_addresses=()
 # start_node LOG: starts a caf-node on a port chosen by the system and waits for its address.
 start_node() {
   local log=$1 pid address="" tries
+  # Read below, perhaps before the background process has opened it.
+  : >"$log"
   "${bin:?names the directory of the programs}/caf-node" --listen 127.0.0.1:0 >"$log" 2>&1 &
   pid=$!
   node_pids+=("$pid")

@@ -57,6 +57,19 @@ class warm_group {
     return result.state_sha256;
   }
 
+  /// Kills one of the two processes that wait: the next run has another in its place, keeps the rest, and ends in
+  /// `state`.
+  void replaces_what_dies(troupe::trainer& group, const std::string& state) const {
+    const auto before = here.workers();
+    REQUIRE(before.size() == 2);
+    send_signal(before[0], SIGKILL);
+    CHECK(completed(group.run(train)) == state);
+    const auto after = here.workers();
+    CHECK(after.size() == 2);
+    CHECK(std::ranges::count(after, before[0]) == 0);
+    CHECK(std::ranges::count(after, before[1]) == 1);
+  }
+
   troupe::app app = make_app();
   troupe::function train = app.find_function("train");
 
@@ -102,14 +115,7 @@ TEST_CASE_FIXTURE(warm_group, "a process that dies between two runs is replaced 
   auto group = troupe::trainer{app, train, describe("run")};
   REQUIRE(group.start());
   const auto state = completed(group.run(train));
-  const auto before = here.workers();
-  REQUIRE(before.size() == 2);
-  send_signal(before[0], SIGKILL);
-  CHECK(completed(group.run(train)) == state);
-  const auto after = here.workers();
-  CHECK(after.size() == 2);
-  CHECK(std::ranges::count(after, before[0]) == 0);
-  CHECK(std::ranges::count(after, before[1]) == 1);
+  replaces_what_dies(group, state);
 }
 
 TEST_CASE_FIXTURE(warm_group, "a worker that is killed in a run of a group is replaced, and the next run has what is "
@@ -214,13 +220,7 @@ TEST_CASE_FIXTURE(warm_group, "on caf-nodes, too, the runs of a group have the s
     other.run.seed = 2;
     CHECK(completed(group.run(train, other)) == state_alone(2));
     CHECK(here.workers() == before);
-    // One that dies between two runs is replaced.
-    send_signal(before[0], SIGKILL);
-    CHECK(completed(group.run(train)) == state);
-    const auto after = here.workers();
-    CHECK(after.size() == 2);
-    CHECK(std::ranges::count(after, before[0]) == 0);
-    CHECK(std::ranges::count(after, before[1]) == 1);
+    replaces_what_dies(group, state);
     group.shutdown();
     CHECK(here.workers_vanish());
     REQUIRE(group.start());

@@ -468,9 +468,12 @@ TEST_CASE_FIXTURE(host, "nobody commands a run without its secret, and each atte
 TEST_CASE_FIXTURE(host, "processes of a group wait for its runs as long as its keeper lives, and give way to other "
                         "runs") {
   auto told = std::make_shared<record<processes_ended>>();
-  const auto keeper = system().spawn([told](process_keeper::pointer) -> process_keeper::behavior_type {
-    return {[told](const processes_ended& event) { told->add(event); }};
-  });
+  const auto make_keeper = [&] {
+    return system().spawn([told](process_keeper::pointer) -> process_keeper::behavior_type {
+      return {[told](const processes_ended& event) { told->add(event); }};
+    });
+  };
+  auto keeper = make_keeper();
   const auto keep = [&](const std::string& with) {
     return ask<void>(node, keep_processes{run, "group", with}, keeper);
   };
@@ -500,6 +503,13 @@ TEST_CASE_FIXTURE(host, "processes of a group wait for its runs as long as its k
   CHECK(processes->ended_groups.all()[0] == "group");
   REQUIRE(start({4}));
   CHECK(processes->started.all().back().group.empty());
+
+  // A node that is drained keeps none either.
+  keeper = make_keeper();
+  REQUIRE(keep(secret));
+  REQUIRE(ask<void>(node, drain_node{}));
+  CHECK(processes->ended_groups.wait_for(2).size() == 2);
+  caf::anon_send_exit(keeper, caf::exit_reason::user_shutdown);
 }
 
 TEST_CASE_FIXTURE(host, "a driver sets torchrun's variables for its workers, and no others") {

@@ -166,6 +166,9 @@ void node_actor_state::take_no_workers(std::chrono::milliseconds patience) {
   if (std::exchange(drained_, patience) != patience)
     for (auto& [id, run] : runs_)
       send(run.driver.control, node_drained{id, static_cast<std::uint64_t>(patience.count())});
+  // No process stays here for a later run.
+  while (!keepers_.empty())
+    end_group(std::string{keepers_.begin()->first});
   report_status();
 }
 

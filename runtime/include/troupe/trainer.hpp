@@ -57,7 +57,7 @@ class trainer {
   /// if it has been called. Fails as `prepare` does, and if the workers' program cannot be opened.
   ///
   /// On a caf-node waiting processes have no resources leased: they end, and the user is told, when another run starts
-  /// workers there. They end with the driver, too.
+  /// workers there. They end when the node is drained, and with the driver, too.
   [[nodiscard]] expected<void> start();
 
   /// Trains with this function of the app, as `fit`, after `start`. The n-th run since then, if not the first, is named

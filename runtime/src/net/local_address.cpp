@@ -1,4 +1,4 @@
-#include "net/local_address.hpp"
+#include <troupe/runtime/local_address.hpp>
 
 #include <troupe/collectives/unique_fd.hpp>
 

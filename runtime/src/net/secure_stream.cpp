@@ -1,4 +1,4 @@
-#include "net/secure_stream.hpp"
+#include <troupe/runtime/secure_stream.hpp>
 
 #include <troupe/serialization/files/digest.hpp>
 

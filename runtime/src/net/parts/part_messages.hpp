@@ -1,7 +1,6 @@
 #pragma once
 
-#include "net/secure_stream.hpp"
-
+#include <troupe/runtime/secure_stream.hpp>
 #include <troupe/serialization/checkpoint/part.hpp>
 #include <troupe/tensor.hpp>
 

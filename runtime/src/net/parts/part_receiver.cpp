@@ -1,10 +1,10 @@
-#include "net/local_address.hpp"
 #include "net/parts/part_greeting.hpp"
 #include "net/parts/part_session.hpp"
 #include "net/parts/part_stream.hpp"
 
 #include <troupe/collectives/listener.hpp>
 #include <troupe/collectives/unproven_peers.hpp>
+#include <troupe/runtime/local_address.hpp>
 
 #include <fmt/format.h>
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "net/secure_stream.hpp"
 #include "worker/state/snapshot_writer.hpp"
 
 #include <troupe/actors/trainer.hpp>
 #include <troupe/port_range.hpp>
+#include <troupe/runtime/secure_stream.hpp>
 #include <troupe/tracked_state.hpp>
 
 #include <filesystem>

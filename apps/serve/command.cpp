@@ -2,6 +2,7 @@
 
 #include <command_line.hpp>
 #include <execute_beside.hpp>
+#include <serve/process_options.hpp>
 #include <serve/signal_watch.hpp>
 
 #include <troupe/error.hpp>
@@ -9,6 +10,7 @@
 #include <troupe/serialization/files/private_file.hpp>
 #include <troupe/serialization/files/temporary_directory.hpp>
 #include <troupe/serving/model_path.hpp>
+#include <troupe/serving/remote_replicas.hpp>
 #include <troupe/serving/server.hpp>
 
 #include <fmt/format.h>
@@ -19,8 +21,10 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -49,6 +53,7 @@ struct arguments {
   std::uint64_t max_body_mib = 16;
   serving::server_config server = {};
   predict::model_files files = {};
+  std::optional<serving::remote_config> processes = {};
 };
 
 /// Never 0 for a time that is not.
@@ -181,16 +186,42 @@ std::string name_of(const fs::path& path) {
   return last.stem().string().empty() ? "model" : last.stem().string();
 }
 
-serving::checkpoint_models models_of(const program_kind& program, const arguments& given, const fs::path& path) {
+using load_function = std::function<expected<serving::served_model>(const serialization::checkpoint& source)>;
+
+load_function load_here(const program_kind& program, const predict::model_files& files) {
+  return [&program, files](const serialization::checkpoint& source) -> expected<serving::served_model> {
+    return program.load(source, files);
+  };
+}
+
+serving::checkpoint_models models_of(const arguments& given, const fs::path& path, load_function load) {
   serving::checkpoint_models result;
   result.path = path;
   result.poll_every = milliseconds_of(given.poll_seconds);
   result.absent = absent_of(given);
-  result.load = [&program,
-                 files = given.files](const serialization::checkpoint& source) -> expected<serving::served_model> {
-    return program.load(source, files);
-  };
+  result.load = std::move(load);
   return result;
+}
+
+nlohmann::json json_of(const predict::model_files& files) {
+  return {{"lightgbm_library", files.lightgbm_library.string()},
+          {"onnxruntime_library", files.onnxruntime_library.string()},
+          {"keras_model", files.keras_model.string()}};
+}
+
+predict::model_files files_of(const nlohmann::json& x) {
+  predict::model_files result;
+  result.lightgbm_library = x.at("lightgbm_library").get<std::string>();
+  result.onnxruntime_library = x.at("onnxruntime_library").get<std::string>();
+  result.keras_model = x.at("keras_model").get<std::string>();
+  return result;
+}
+
+function replica_of(const program_kind& program) {
+  return serving::replica_function(
+      "replica",
+      [load = program.load](const serialization::checkpoint& source, const nlohmann::json& options)
+          -> expected<serving::served_model> { return load(source, files_of(options)); });
 }
 
 /// What signals act upon: first a model that is imported, then the server. Thread-safe.
@@ -203,10 +234,11 @@ class session {
     scratch_ = std::move(scratch);
   }
 
-  /// The server outlives the signals.
-  void serve(serving::server& server) {
+  /// Both outlive the signals.
+  void serve(serving::server& server, serving::remote_replicas* processes) {
     const auto lock = std::lock_guard{mutex_};
     server_ = &server;
+    processes_ = processes;
   }
 
   void reload() {
@@ -225,6 +257,8 @@ class session {
       ::_exit(0);
     }
     is_drained_ = server_->stop(grace_);
+    if (processes_ != nullptr)
+      processes_->stop();
     if (!is_drained_)
       std::fprintf(stderr, "%s: requests were left after %lld s\n", name_,
                    static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(grace_).count()));
@@ -241,6 +275,7 @@ class session {
   std::mutex mutex_;
   fs::path scratch_;
   serving::server* server_ = nullptr;
+  serving::remote_replicas* processes_ = nullptr;
   bool is_drained_ = true;
 };
 
@@ -258,6 +293,7 @@ void serve_model(const program_kind& program, arguments given, char** argv) {
   };
   auto here = session{program.name, milliseconds_of(given.grace_seconds)};
   std::optional<serving::server> server;
+  std::optional<serving::remote_replicas> processes;
   auto signals = signal_watch{{[&] { here.reload(); }, [&](int) { here.stop(); }}};
   std::optional<serialization::temporary_directory> imported;
   if (is_file) {
@@ -265,17 +301,32 @@ void serve_model(const program_kind& program, arguments given, char** argv) {
     here.import_into(imported->path());
     path = value_or_throw(onnxruntime::store_model(path, imported->path()));
   }
-  here.serve(server.emplace(given.server, models_of(program, given, path)));
-  const auto started = server->start();
+  if (given.processes) {
+    auto config = *given.processes;
+    config.replicas = given.server.replicas;
+    config.options = json_of(given.files);
+    config.notice = given.server.notice;
+    processes.emplace(replica_of(program), std::move(config));
+  }
+  here.serve(server.emplace(given.server,
+                            models_of(given, path, processes ? processes->load() : load_here(program, given.files))),
+             processes ? &*processes : nullptr);
+  const auto started = [&]() -> expected<void> {
+    if (processes)
+      TROUPE_TRY(processes->start());
+    return server->start();
+  }();
   if (!started && started.error().code != errc::stopped)
     throw exception{started.error()};
-  // The replicas have read it.
-  imported.reset();
+  // Threads have read it by now; a process that starts again does so later.
+  if (!processes)
+    imported.reset();
   if (started) {
     std::printf("%s: listening on %s\n", program.name, server->url().c_str());
     std::fflush(stdout);
   }
   signals.wait();
+  imported.reset();
   // Models that are being loaded, or predict, cannot be interrupted: they end with the process.
   ::_exit(here.is_drained() ? 0 : 1);
 }
@@ -283,12 +334,16 @@ void serve_model(const program_kind& program, arguments given, char** argv) {
 } // namespace
 
 int run(const program_kind& program, int argc, char** argv) {
+  // Does not return in the process of a replica.
+  run_if_worker({replica_of(program)});
   arguments given;
   given.server.name.clear();
   CLI::App cli{program.description, program.name};
   add_options(cli, given);
+  const auto processes = process_options{cli};
   if (auto code = apps::parse_command_line(cli, argc, argv))
     return *code;
+  given.processes = processes.given();
   given.server.batching.max_delay = std::chrono::microseconds{static_cast<std::int64_t>(given.max_delay_ms * 1000)};
   given.server.limits.receive_timeout = milliseconds_of(given.receive_seconds);
   given.server.limits.predict_timeout = milliseconds_of(given.predict_seconds);

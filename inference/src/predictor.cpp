@@ -20,6 +20,8 @@ class preprocessed_predictor final : public predictor {
     return model_->predict(rows, out);
   }
 
+  bool is_usable() const noexcept override { return model_->is_usable(); }
+
  private:
   std::shared_ptr<const data::preprocessor> how_;
   predictor_ptr model_;

@@ -1,5 +1,6 @@
 #include "dispatcher.hpp"
 
+#include <ranges>
 #include <utility>
 
 namespace troupe::serving {
@@ -33,6 +34,7 @@ prediction_outcome dispatcher::predict(row_values rows, time_point deadline) {
     if (!ticket)
       return unanswered::queue_full;
     number = *ticket;
+    request->admit(number, deadline);
     requests_.emplace(number, request);
   }
   changed_.notify_one();
@@ -40,6 +42,7 @@ prediction_outcome dispatcher::predict(row_values rows, time_point deadline) {
   const auto lock = std::lock_guard{mutex_};
   (void)queue_.withdraw(number);
   requests_.erase(number);
+  retried_.erase(number);
   return outcome;
 }
 
@@ -67,6 +70,27 @@ std::vector<pending_ptr> dispatcher::take(std::uint64_t version) {
       changed_.wait(lock);
   }
   return {};
+}
+
+void dispatcher::put_back(const std::vector<pending_ptr>& batch) {
+  {
+    const auto lock = std::lock_guard{mutex_};
+    // The first of them ends up in front.
+    for (const auto& each : batch | std::views::reverse) {
+      if (!requests_.contains(each->number()))
+        continue;
+      if (retried_.insert(each->number()).second)
+        queue_.put_back(each->number(), each->rows().rows, each->deadline());
+      else
+        each->complete(error{errc::worker_lost, "two replicas in a row ended while they predicted for these rows"});
+    }
+  }
+  changed_.notify_all();
+}
+
+bool dispatcher::await_while_served(std::uint64_t version, std::chrono::milliseconds time) {
+  auto lock = std::unique_lock{mutex_};
+  return !changed_.wait_for(lock, time, [&] { return is_stopped_ || model_->version != version; });
 }
 
 void dispatcher::serve(model_face_ptr model) {

@@ -8,6 +8,7 @@
 #include <troupe/error.hpp>
 #include <troupe/serving/served_model.hpp>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -53,6 +55,14 @@ class pending_request {
 
   [[nodiscard]] const row_values& rows() const noexcept { return rows_; }
 
+  /// Its place in the queue, which the dispatcher keeps here: written before anyone else sees the request.
+  void admit(batch_queue::ticket number, time_point deadline) noexcept {
+    number_ = number;
+    deadline_ = deadline;
+  }
+  [[nodiscard]] batch_queue::ticket number() const noexcept { return number_; }
+  [[nodiscard]] time_point deadline() const noexcept { return deadline_; }
+
   /// The first outcome counts.
   void complete(prediction_outcome outcome) noexcept;
 
@@ -61,6 +71,8 @@ class pending_request {
 
  private:
   row_values rows_;
+  batch_queue::ticket number_ = 0;
+  time_point deadline_;
   std::mutex mutex_;
   std::condition_variable done_;
   std::optional<prediction_outcome> outcome_;
@@ -78,6 +90,13 @@ class dispatcher {
 
   /// Waits for the next batch of this model's replicas; empty once another model is served, and after `stop`.
   [[nodiscard]] std::vector<pending_ptr> take(std::uint64_t version);
+
+  /// The replica that had this batch is lost. Its requests are predicted next, each in a batch of its own, so that one
+  /// that ends whatever predicts it takes no others with it; those for which that has happened before fail.
+  void put_back(const std::vector<pending_ptr>& batch);
+
+  /// Waits; false as soon as another model is served, and after `stop`.
+  [[nodiscard]] bool await_while_served(std::uint64_t version, std::chrono::milliseconds time);
 
   /// From now on this model's replicas predict; those of the one before finish the batches that they have.
   void serve(model_face_ptr model);
@@ -97,6 +116,8 @@ class dispatcher {
   batch_queue queue_;
   /// Those that somebody waits for: in the queue, or being predicted.
   std::map<batch_queue::ticket, pending_ptr> requests_;
+  /// Those of them that have lost a replica.
+  std::set<batch_queue::ticket> retried_;
   model_face_ptr model_;
   bool is_stopped_ = false;
 };

@@ -58,6 +58,10 @@ void metrics::count_reload(bool has_succeeded) noexcept {
   (has_succeeded ? reloads_ : failed_reloads_).fetch_add(1, std::memory_order_relaxed);
 }
 
+void metrics::count_lost_replica() noexcept {
+  lost_replicas_.fetch_add(1, std::memory_order_relaxed);
+}
+
 std::string metrics::text(const metrics_view& now) const {
   std::string result = "# HELP troupe_serving_responses_total Responses by HTTP status.\n"
                        "# TYPE troupe_serving_responses_total counter\n";
@@ -82,6 +86,9 @@ std::string metrics::text(const metrics_view& now) const {
                 reloads_.load());
   append_metric(result, "troupe_serving_failed_reloads_total", "counter", "Models that could not be loaded.",
                 failed_reloads_.load());
+  append_metric(result, "troupe_serving_lost_replicas_total", "counter",
+                "Replicas that were lost while they predicted, and had to load their model again.",
+                lost_replicas_.load());
   return result;
 }
 

@@ -47,6 +47,7 @@ class metrics {
   void count_prediction(double seconds, std::uint64_t rows) noexcept;
   void count_batch(double seconds, std::uint64_t rows) noexcept;
   void count_reload(bool has_succeeded) noexcept;
+  void count_lost_replica() noexcept;
 
   /// Prometheus' text format 0.0.4.
   [[nodiscard]] std::string text(const metrics_view& now) const;
@@ -56,6 +57,7 @@ class metrics {
   std::atomic<std::uint64_t> rows_ = 0;
   std::atomic<std::uint64_t> reloads_ = 0;
   std::atomic<std::uint64_t> failed_reloads_ = 0;
+  std::atomic<std::uint64_t> lost_replicas_ = 0;
   histogram request_seconds_;
   histogram batch_seconds_;
   histogram batch_rows_;

@@ -200,14 +200,14 @@ void model_keeper::refuse(const fs::path& path, const error& reason) {
 }
 
 expected<void> model_keeper::take_checkpoint(const checkpoint_models& models, const fs::path& path) {
-  TROUPE_TRY(auto source, serialization::checkpoint::open(path));
-  TROUPE_TRY(source.verify());
-  const auto step = source.content().step.value;
-  // The replicas load in threads of their own, and all before this returns.
+  TROUPE_TRY(auto opened, serialization::checkpoint::open(path));
+  TROUPE_TRY(opened.verify());
+  // The replicas load in threads of their own, and all before this returns; a lost one loads again.
+  const auto source = std::make_shared<const serialization::checkpoint>(std::move(opened));
   auto face = model_face{};
-  face.label.step = step;
-  face.checkpoint = source.directory();
-  return take_over([&] { return models.load(source); }, std::move(face));
+  face.label.step = source->content().step.value;
+  face.checkpoint = source->directory();
+  return take_over([load = models.load, source] { return load(*source); }, std::move(face));
 }
 
 expected<void> model_keeper::take_over(replica_group::make_model make, model_face face) {

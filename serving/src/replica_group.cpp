@@ -16,6 +16,12 @@ namespace troupe::serving {
 
 namespace {
 
+using namespace std::chrono_literals;
+
+/// Between two tries to load the model of a lost replica.
+constexpr std::chrono::milliseconds first_pause = 50ms;
+constexpr std::chrono::milliseconds longest_pause = 5s;
+
 /// Code of the program's: whatever it throws is an error.
 template <class Call>
 auto safely(Call call) -> decltype(call()) {
@@ -124,23 +130,29 @@ bool complete_together(served_model& model, const model_face_ptr& face, const st
 
 } // namespace
 
-void predict_batch(served_model& model, const model_face_ptr& face, const std::vector<pending_ptr>& batch,
-                   std::uint64_t max_rows, metrics& counts) noexcept {
+std::vector<pending_ptr> predict_batch(served_model& model, const model_face_ptr& face,
+                                       const std::vector<pending_ptr>& batch, std::uint64_t max_rows,
+                                       metrics& counts) noexcept {
   try {
     if (batch.size() > 1 && complete_together(model, face, batch, counts))
-      return;
-    for (const auto& each : batch) {
-      auto found = safely([&] { return predict_alone(model, each->rows(), max_rows, counts); });
+      return {};
+    for (auto each = batch.begin(); each != batch.end(); ++each) {
+      if (!model.predictor->is_usable())
+        return {each, batch.end()};
+      auto found = safely([&] { return predict_alone(model, (*each)->rows(), max_rows, counts); });
       if (found)
-        each->complete(prediction{std::move(*found), face});
+        (*each)->complete(prediction{std::move(*found), face});
+      else if (model.predictor->is_usable())
+        (*each)->complete(std::move(found.error()));
       else
-        each->complete(std::move(found.error()));
+        return {each, batch.end()};
     }
   } catch (...) {
     // The text needs no memory.
     for (const auto& each : batch)
       each->complete(error{errc::user_error, "out of memory"});
   }
+  return {};
 }
 
 replica_group::replica_group(std::uint32_t replicas, make_model make, std::uint64_t max_rows, dispatcher& queue,
@@ -175,12 +187,34 @@ void replica_group::live(state& own) noexcept {
     return;
   for (;;) {
     try {
+      if ((model->predictor == nullptr || !model->predictor->is_usable()) && !restore(*model, *served))
+        return;
       const auto batch = queue_.take(served->version);
       if (batch.empty())
         return;
-      predict_batch(*model, served, batch, max_rows_, counts_);
+      const auto left = predict_batch(*model, served, batch, max_rows_, counts_);
+      if (!left.empty())
+        queue_.put_back(left);
     } catch (const std::bad_alloc&) {
       // The requests that were to be taken are late.
+    }
+  }
+}
+
+/// Loads the model of a lost replica again. False once another model is served.
+bool replica_group::restore(served_model& model, const model_face& served) {
+  counts_.count_lost_replica();
+  // What it had is given back first.
+  model = {};
+  for (auto pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
+    if (!queue_.await_while_served(served.version, pause))
+      return false;
+    auto made = safely([this] { return make_(); });
+    const auto face = made ? safely([&] { return check_loaded(*made); }) : expected<model_face>{fail(made.error())};
+    if (face && std::ranges::equal(face->inputs->columns(), served.inputs->columns()) &&
+        face->outputs == served.outputs) {
+      model = std::move(*made);
+      return true;
     }
   }
 }

@@ -20,6 +20,7 @@ class replica_group {
   using make_model = std::function<expected<served_model>()>;
 
   /// Starts the threads, which load; one that cannot be started fails to load. `queue` and `counts` outlive it.
+  /// `make` is called again for a replica that is lost.
   replica_group(std::uint32_t replicas, make_model make, std::uint64_t max_rows, dispatcher& queue, metrics& counts);
   /// Ends replicas that never served; those that do must have been let go by the dispatcher.
   ~replica_group();
@@ -40,6 +41,7 @@ class replica_group {
   };
 
   void live(state& own) noexcept;
+  [[nodiscard]] bool restore(served_model& model, const model_face& served);
 
   make_model make_;
   std::uint64_t max_rows_;
@@ -53,8 +55,10 @@ class replica_group {
 };
 
 /// Predicts with a model for the requests of a batch, and completes them. Of a batch that fails, each request is
-/// predicted alone, so that it fails for its own rows only.
-void predict_batch(served_model& model, const model_face_ptr& face, const std::vector<pending_ptr>& batch,
-                   std::uint64_t max_rows, metrics& counts) noexcept;
+/// predicted alone, so that it fails for its own rows only. Returns those that have no outcome because the replica is
+/// lost (`predictor::is_usable`).
+[[nodiscard]] std::vector<pending_ptr> predict_batch(served_model& model, const model_face_ptr& face,
+                                                     const std::vector<pending_ptr>& batch, std::uint64_t max_rows,
+                                                     metrics& counts) noexcept;
 
 } // namespace troupe::serving

@@ -72,6 +72,33 @@ TEST_CASE("with a delay a batch waits to fill, for no longer than its first requ
   }
 }
 
+TEST_CASE("requests that are put back are the next, each by itself, beyond all limits") {
+  auto queue = batch_queue{{.max_rows = 4, .max_delay = 1s, .max_queued_rows = 4}};
+  CHECK(queue.offer(1, start, start + 1s));
+  CHECK(queue.offer(2, start, start + 1s));
+  CHECK(queue.offer(1, start, start + 1s));
+  CHECK(take(queue, start) == tickets{1, 2, 3});
+  CHECK(queue.offer(3, start, start + 10s));
+  queue.put_back(2, 2, start + 1s);
+  queue.put_back(1, 1, start + 1s);
+  CHECK(queue.queued_rows() == 6);
+  CHECK(!queue.offer(1, start, start + 1s));
+  CHECK(take(queue, start) == tickets{1});
+  SUBCASE("the next") {
+    CHECK(take(queue, start) == tickets{2});
+    CHECK(take(queue, start).empty());
+    CHECK(take(queue, start + 1s) == tickets{4});
+  }
+  SUBCASE("it is late") {
+    CHECK(take(queue, start + 1s) == tickets{4});
+    CHECK(queue.queued_rows() == 0);
+  }
+  SUBCASE("it is withdrawn") {
+    CHECK(queue.withdraw(2));
+    CHECK(queue.queued_rows() == 3);
+  }
+}
+
 TEST_CASE("a request larger than a batch is one by itself") {
   auto queue = batch_queue{{.max_rows = 2, .max_delay = 1s, .max_queued_rows = 100}};
   CHECK(queue.offer(7, start, start + 1s));

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -31,6 +32,8 @@ struct predictor_script {
   std::atomic<float> offset = 0;
   std::atomic<int> alive = 0;
   std::atomic<int> loads = 0;
+  /// Called with the first number of each row, if it is set.
+  std::function<void(float)> on_row;
   /// Whether models load, or wait until they may.
   bool loads_freely = true;
 
@@ -85,6 +88,8 @@ class sum_predictor final : public inference::predictor {
     if (rows.size() > 1 || numbers[0] != 0)
       script_.pass(rows.size());
     for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (script_.on_row)
+        script_.on_row(numbers[2 * i]);
       if (numbers[2 * i] < 0)
         return fail(errc::invalid_argument, "the first number is negative");
       if (numbers[2 * i + 1] == 1000)

@@ -36,6 +36,9 @@ class batch_queue {
   /// Adds a request; nothing if it does not fit.
   [[nodiscard]] std::optional<ticket> offer(std::uint64_t rows, time_point now, time_point deadline);
 
+  /// Adds a request again that was in a batch and has no prediction: it is the next, in a batch of its own.
+  void put_back(ticket which, std::uint64_t rows, time_point deadline);
+
   /// Removes a request; false if it is not waiting.
   bool withdraw(ticket which);
 
@@ -51,6 +54,7 @@ class batch_queue {
     std::uint64_t rows;
     time_point arrived;
     time_point deadline;
+    bool is_alone = false;
   };
 
   void drop_expired(time_point now);

@@ -32,6 +32,10 @@ class predictor {
   /// Predicts for all rows of a batch, which it may change. `out` holds outputs().size() numbers per row, row after
   /// row. Fails with `errc::not_found` or `errc::mismatch` for unsuitable columns.
   [[nodiscard]] virtual expected<void> predict(data::batch& rows, std::span<float> out) = 0;
+
+  /// Asked after `predict` has failed. False: what it predicts with is lost, such as the process that it asks, and it
+  /// fails from now on. A server then has other replicas predict for these rows, and loads the model again.
+  [[nodiscard]] virtual bool is_usable() const noexcept { return true; }
 };
 
 using predictor_ptr = std::unique_ptr<predictor>;

@@ -4,7 +4,6 @@
 #include "jobs/job_files.hpp"
 #include "jobs/job_messages.hpp"
 #include "jobs/job_watch.hpp"
-#include "net/members/base64.hpp"
 
 #include <scratch_directory.hpp>
 
@@ -193,17 +192,6 @@ TEST_CASE("of a run's files only its texts can be read, in pieces") {
   CHECK(read_job_file(job, run, "driver.log", 0, 100).value() == "driver");
   for (const auto* name : {"job.json", ".journal-0", "logs/other", "logs/../.journal-0", "/etc/passwd", ""})
     CHECK(read_job_file(job, run, name, 0, 100).error().code == errc::not_found);
-}
-
-TEST_CASE("bytes survive base64") {
-  for (std::size_t size = 0; size < 50; ++size) {
-    std::string bytes;
-    for (std::size_t i = 0; i < size; ++i)
-      bytes += static_cast<char>(i * 37 + size);
-    CHECK(from_base64(to_base64(bytes)).value() == bytes);
-  }
-  CHECK_FALSE(from_base64("abc"));
-  CHECK_FALSE(from_base64("ab!="));
 }
 
 TEST_CASE("a hosted driver's configuration gets what the program left open") {

@@ -119,6 +119,24 @@ TEST_CASE("texts come in two pieces, and what is none ends the connection") {
   }
 }
 
+TEST_CASE("a text's bytes arrive as they are") {
+  for (std::size_t size = 1; size < 600; ++size) {
+    std::string bytes;
+    for (std::size_t i = 0; i < size; ++i)
+      bytes += static_cast<char>(i + size);
+    const auto sent = frame({{"data", as_data(bytes)}, {"offset", 7}});
+    CHECK(text_size(sent) == sent.size() - member_header_bytes);
+    const auto text = value_or_throw(parse_text(std::string_view{sent}.substr(member_header_bytes)));
+    CHECK(data_of(text) == bytes);
+    CHECK(text.at("offset") == 7);
+  }
+  CHECK(data_of(value_or_throw(parse_text(std::string_view{frame({{"data", as_data("")}})}.substr(4)))).empty());
+  CHECK(data_of(value_or_throw(parse_text("{}"))).empty());
+  CHECK(data_of(value_or_throw(parse_text(R"({"data": "text"})"))).empty());
+  CHECK_FALSE(parse_text(std::string_view{"\0{}", 3}));
+  CHECK_FALSE(parse_text(std::string_view{"[]\0x", 4}));
+}
+
 TEST_CASE("nodes may only say who they are, and drivers only ask") {
   auto service = make_membership("10.0.0.7:4000");
   const auto code_of = [&](certificate_role role, const json& question) {

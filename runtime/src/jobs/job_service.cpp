@@ -2,7 +2,7 @@
 
 #include "jobs/job_files.hpp"
 #include "jobs/job_messages.hpp"
-#include "net/members/base64.hpp"
+#include "net/members/member_messages.hpp"
 
 #include <troupe/runtime/found_run.hpp>
 
@@ -128,7 +128,7 @@ expected<json> job_service::carry_out(const json& question) {
   if (what == "read") {
     TROUPE_TRY(const auto bytes, read_job_file(job.directory, run, text_in(question, "path"),
                                                number_in(question, "offset"), number_in(question, "limit")));
-    return json{{"data", to_base64(bytes)}};
+    return json{{"data", as_data(bytes)}};
   }
   return fail(errc::unsupported_version, fmt::format("this node cannot '{}' a job", what));
 }

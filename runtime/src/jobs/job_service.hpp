@@ -26,7 +26,7 @@
 ///     "request", with "session", "line"          {"line": the driver's answer}
 ///     "events", with "session"                   {"lines": [...], "ended": BOOL}
 ///     "files", with "name", "run"                {"files": [{"path", "size", "id"}]}
-///     "read", with "name", "run", "path", "offset", "limit"    {"data": base64}
+///     "read", with "name", "run", "path", "offset", "limit"    {"data": BYTES}
 ///
 /// "run" is the name of one of the job's runs; left out, it is the latest.
 namespace troupe::runtime {

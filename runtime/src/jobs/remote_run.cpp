@@ -1,6 +1,6 @@
 #include <troupe/runtime/run_access.hpp>
 
-#include "net/members/base64.hpp"
+#include "net/members/member_messages.hpp"
 
 #include <troupe/actors/run_lock.hpp>
 #include <troupe/collectives/unique_fd.hpp>
@@ -266,7 +266,7 @@ class remote_run : public run_access {
     for (auto overlap = here.size - from; from < there.size;) {
       TROUPE_TRY(const auto answer,
                  node_.ask("read", {{"run", run_}, {"path", path}, {"offset", from}, {"limit", piece_bytes}}));
-      TROUPE_TRY(const auto bytes, from_base64(answer.value("data", std::string{})));
+      const auto bytes = data_of(answer);
       auto before = std::string(overlap, '\0');
       if (::pread(to.get(), before.data(), before.size(), static_cast<off_t>(from)) !=
               static_cast<ssize_t>(before.size()) ||

@@ -1,7 +1,7 @@
 #include "mirror/node_mirror.hpp"
 
 #include "mirror/mirror_shelf.hpp"
-#include "net/members/base64.hpp"
+#include "net/members/member_messages.hpp"
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/copy.hpp>
@@ -64,7 +64,7 @@ expected<void> node_mirror::send(const fs::path& file, const char* what, const j
     TROUPE_TRY(source->read_at(done, std::as_writable_bytes(std::span{piece})));
     auto question = with;
     question["offset"] = done;
-    question["data"] = to_base64(piece);
+    question["data"] = as_data(piece);
     TROUPE_TRY(ask(what, std::move(question), stop));
     done += piece.size();
   } while (done < size);
@@ -74,7 +74,7 @@ expected<void> node_mirror::send(const fs::path& file, const char* what, const j
 expected<void> node_mirror::receive(const std::string& name, const sink& to, const std::stop_token& stop) {
   for (auto done = std::uint64_t{0};;) {
     TROUPE_TRY(const auto answer, ask("read", {{"name", name}, {"offset", done}, {"limit", mirror_piece_bytes}}, stop));
-    TROUPE_TRY(const auto bytes, from_base64(answer.value("data", std::string{})));
+    const auto bytes = data_of(answer);
     if (bytes.empty())
       return {};
     TROUPE_TRY(to(done, bytes));

@@ -1,10 +1,11 @@
 #include "mirror/shelf_service.hpp"
 
-#include "net/members/base64.hpp"
+#include "net/members/member_messages.hpp"
 
 #include <fmt/format.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,8 +22,8 @@ step_id step_in(const json& question) {
   return step_id{number_in(question, "step")};
 }
 
-expected<std::string> data_in(const json& question) {
-  TROUPE_TRY(auto bytes, from_base64(text_in(question, "data")));
+expected<std::string_view> data_in(const json& question) {
+  const auto bytes = data_of(question);
   if (bytes.size() > mirror_piece_bytes)
     return fail(errc::invalid_argument,
                 fmt::format("a piece of {} bytes: at most {} are taken at once", bytes.size(), mirror_piece_bytes));
@@ -40,7 +41,9 @@ json numbers(const std::vector<step_id>& steps) {
 
 shelf_service::shelf_service(std::filesystem::path root)
     : shelf_(std::move(root)),
-      desk_(threads, "a mirror", [this](const json& question) { return carry_out(question); }) {}
+      desk_(
+          threads, "a mirror", [this](const json& question) { return carry_out(question); },
+          desk_priority::after_others) {}
 
 expected<json> shelf_service::carry_out(const json& question) const {
   const auto what = text_in(question, "do");
@@ -87,7 +90,7 @@ expected<json> shelf_service::carry_out(const json& question) const {
   if (what == "read") {
     TROUPE_TRY(const auto bytes, shelf_.read(place, text_in(question, "name"), number_in(question, "offset"),
                                              number_in(question, "limit")));
-    return json{{"data", to_base64(bytes)}};
+    return json{{"data", as_data(bytes)}};
   }
   if (what == "aside") {
     TROUPE_TRY(const auto moved, shelf_.move_aside(place));

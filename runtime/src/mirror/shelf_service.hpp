@@ -14,10 +14,10 @@
 ///   "write", with "name", "offset", "data"       {}
 ///   "finish", with "name"                        {}
 ///   "files", with "step"                         {"files": [{"name", "size"}]}
-///   "read", with "name", "offset", "limit"       {"data": base64}
+///   "read", with "name", "offset", "limit"       {"data": BYTES}
 ///   "aside"                                      {"place": PLACE}
 ///
-/// "data" is base64, of at most `mirror_piece_bytes`.
+/// "data" is bytes (member_messages.hpp), at most `mirror_piece_bytes`.
 namespace troupe::runtime {
 
 class shelf_service : public node_service {

@@ -1,6 +1,6 @@
 #include "programs/program_offer.hpp"
 
-#include "net/members/base64.hpp"
+#include "net/members/member_messages.hpp"
 #include "net/members/ticket_client.hpp"
 #include "process/read_at.hpp"
 #include "programs/program_cache.hpp"
@@ -51,7 +51,7 @@ class sender {
       if (!read_at(program_.fd(), std::as_writable_bytes(std::span{piece}), done))
         return fail(errc::io_error, fmt::format("cannot read {} at {}", program_.identity().path, done));
       digest.update(serialization::bytes_of(piece));
-      TROUPE_TRY(ask("write", {{"upload", upload}, {"offset", done}, {"data", to_base64(piece)}}));
+      TROUPE_TRY(ask("write", {{"upload", upload}, {"offset", done}, {"data", as_data(piece)}}));
     }
     TROUPE_TRY(ask("finish", {{"upload", upload}, {"sha256", digest.hex_digest()}}));
     return size;

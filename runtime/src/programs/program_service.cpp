@@ -1,6 +1,6 @@
 #include "programs/program_service.hpp"
 
-#include "net/members/base64.hpp"
+#include "net/members/member_messages.hpp"
 
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ expected<json> program_service::carry_out(const json& question) const {
     return json{{"upload", id}};
   }
   if (what == "write") {
-    TROUPE_TRY(const auto bytes, from_base64(text_in(question, "data")));
+    const auto bytes = data_of(question);
     if (bytes.size() > program_piece_bytes)
       return fail(errc::invalid_argument,
                   fmt::format("a piece of {} bytes: at most {} are taken at once", bytes.size(), program_piece_bytes));

@@ -12,7 +12,7 @@
 ///   "write", with "upload", "offset" and "data"    {}
 ///   "finish", with "upload" and "sha256"           {}
 ///
-/// "data" is base64, of at most `program_piece_bytes`.
+/// "data" is bytes (member_messages.hpp), at most `program_piece_bytes`.
 namespace troupe::runtime {
 
 class program_service : public node_service {

@@ -14,6 +14,8 @@ using nlohmann::json;
 
 namespace {
 
+constexpr auto data_key = "data";
+
 std::string_view word_of(member_phase phase) {
   switch (phase) {
   case member_phase::available:
@@ -81,12 +83,35 @@ auto guarded(Parse parse) -> expected<decltype(parse())> {
 
 } // namespace
 
+json as_data(std::string_view bytes) {
+  return json::binary({bytes.begin(), bytes.end()});
+}
+
+std::string_view data_of(const json& text) {
+  const auto found = text.find(data_key);
+  if (found == text.end() || !found->is_binary())
+    return {};
+  const auto& bytes = found->get_binary();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 std::string frame(const json& text) {
-  const auto body = text.dump(-1, ' ', true, json::error_handler_t::replace);
+  auto described = json::object();
+  for (const auto& [key, value] : text.items())
+    if (!value.is_binary())
+      described[key] = value;
+  const auto object = described.dump(-1, ' ', true, json::error_handler_t::replace);
+  const auto bytes = data_of(text);
+  const auto has_bytes = bytes.data() != nullptr;
+  const auto size = object.size() + (has_bytes ? 1 + bytes.size() : 0);
   std::string result;
+  result.reserve(member_header_bytes + size);
   for (auto shift = 24; shift >= 0; shift -= 8)
-    result += static_cast<char>(body.size() >> shift & 0xff);
-  return result + body;
+    result += static_cast<char>(size >> shift & 0xff);
+  result += object;
+  if (has_bytes)
+    result.append(1, '\0').append(bytes);
+  return result;
 }
 
 expected<std::size_t> text_size(std::string_view header) {
@@ -99,9 +124,13 @@ expected<std::size_t> text_size(std::string_view header) {
 }
 
 expected<json> parse_text(std::string_view text) {
-  auto result = json::parse(text, nullptr, false);
+  // A zero is in no JSON text.
+  const auto end = text.find('\0');
+  auto result = json::parse(text.substr(0, end), nullptr, false);
   if (!result.is_object())
     return fail(errc::invalid_argument, "a text about members that is not a JSON object");
+  if (end != std::string_view::npos)
+    result[data_key] = as_data(text.substr(end + 1));
   return result;
 }
 
@@ -152,7 +181,7 @@ error error_in(const json& answer) {
   if (code == answer.end())
     return {};
   auto result = error{errc::internal, "the node refuses without a reason"};
-  if (code->is_number_unsigned() && code->get<std::uint64_t>() <= static_cast<std::uint64_t>(errc::superseded) &&
+  if (code->is_number_unsigned() && code->get<std::uint64_t>() <= static_cast<std::uint64_t>(errc::busy) &&
       code->get<std::uint64_t>() > 0)
     result.code = static_cast<errc>(code->get<std::uint8_t>());
   if (const auto text = answer.find("message"); text != answer.end() && text->is_string())

@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <stdexcept>
+#include <sys/resource.h>
 #include <utility>
 
 namespace troupe::runtime {
@@ -14,6 +15,7 @@ using json = nlohmann::json;
 using namespace std::chrono_literals;
 
 constexpr std::size_t most_tickets = 512;
+constexpr auto lowest_priority = 19;
 /// After which an answer that nobody has fetched is forgotten.
 constexpr auto answer_lifetime = 60s;
 
@@ -37,8 +39,8 @@ std::uint64_t number_in(const json& question, const char* key) {
   return found->get<std::uint64_t>();
 }
 
-ticket_desk::ticket_desk(std::size_t threads, std::string about, carry_out_function carry_out)
-    : about_(std::move(about)), carry_out_(std::move(carry_out)) {
+ticket_desk::ticket_desk(std::size_t threads, std::string about, carry_out_function carry_out, desk_priority priority)
+    : about_(std::move(about)), carry_out_(std::move(carry_out)), priority_(priority) {
   for (std::size_t i = 0; i < threads; ++i)
     threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
 }
@@ -70,6 +72,9 @@ json ticket_desk::answer(const json& question) {
 }
 
 void ticket_desk::work(const std::stop_token& stop) {
+  // Linux changes only the calling thread.
+  if (priority_ == desk_priority::after_others)
+    ::setpriority(PRIO_PROCESS, 0, lowest_priority);
   auto lock = std::unique_lock{mutex_};
   while (wake_.wait(lock, stop, [&] { return !orders_.empty(); })) {
     const auto next = std::move(orders_.front());

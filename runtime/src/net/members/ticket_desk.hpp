@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -25,6 +26,13 @@ namespace troupe::runtime {
 [[nodiscard]] std::string text_in(const nlohmann::json& question, const char* key);
 [[nodiscard]] std::uint64_t number_in(const nlohmann::json& question, const char* key);
 
+/// What else the host does while a question is carried out.
+enum class desk_priority : std::uint8_t {
+  normal,
+  /// Goes first, such as training.
+  after_others,
+};
+
 /// Answers questions that wait for a disk or for another process, behind the thread that takes them. Such a question
 /// has a "ticket", a text that the client makes up, and is asked again until the answer is another than
 /// {"pending": true}. An answer that nobody fetches is forgotten after a minute. Thread-safe.
@@ -35,7 +43,8 @@ class ticket_desk {
   using carry_out_function = std::function<expected<json>(const json& question)>;
 
   /// With so many threads. `about` completes "not a question about ...".
-  ticket_desk(std::size_t threads, std::string about, carry_out_function carry_out);
+  ticket_desk(std::size_t threads, std::string about, carry_out_function carry_out,
+              desk_priority priority = desk_priority::normal);
   ticket_desk(const ticket_desk&) = delete;
   ticket_desk& operator=(const ticket_desk&) = delete;
   ~ticket_desk();
@@ -60,6 +69,7 @@ class ticket_desk {
 
   const std::string about_;
   const carry_out_function carry_out_;
+  const desk_priority priority_;
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::deque<order> orders_;

@@ -20,6 +20,7 @@ using runtime::secure_stream;
 
 namespace {
 
+constexpr std::size_t gathered_bytes = std::size_t{256} << 10;
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
 /// Categories can be many.
 constexpr std::size_t text_limit_bytes = std::size_t{64} << 20;
@@ -47,6 +48,34 @@ expected<void> write_text(secure_stream& to, const json& text) {
 expected<json> read_text(secure_stream& from) {
   return or_lost(from.read_text(text_limit_bytes));
 }
+
+/// A number and what belongs to it: sent together, unless it is long. Each write is a record and a packet.
+class gathered {
+ public:
+  gathered(secure_stream& to, std::uint64_t number) : to_(to) {
+    const auto first = std::as_bytes(std::span{&number, 1});
+    bytes_.assign(first.begin(), first.end());
+  }
+
+  [[nodiscard]] expected<void> add(std::span<const std::byte> more) {
+    if (bytes_.size() + more.size() > gathered_bytes) {
+      TROUPE_TRY(send());
+      return write_bytes(to_, more);
+    }
+    bytes_.insert(bytes_.end(), more.begin(), more.end());
+    return {};
+  }
+
+  [[nodiscard]] expected<void> send() {
+    const auto sent = bytes_.empty() ? expected<void>{} : write_bytes(to_, bytes_);
+    bytes_.clear();
+    return sent;
+  }
+
+ private:
+  secure_stream& to_;
+  std::vector<std::byte> bytes_;
+};
 
 /// Whatever JSON throws for a text that is not what it should be.
 template <class Read>
@@ -252,11 +281,10 @@ expected<remote_face> receive_loaded(secure_stream& from) {
 }
 
 expected<void> send_rows(secure_stream& to, const data::batch& rows) {
-  const auto count = rows.size();
-  TROUPE_TRY(write_bytes(to, std::as_bytes(std::span{&count, 1})));
+  auto message = gathered{to, rows.size()};
   for (std::size_t i = 0; i < rows.columns().size(); ++i)
-    TROUPE_TRY(write_bytes(to, rows.bytes(i)));
-  return {};
+    TROUPE_TRY(message.add(rows.bytes(i)));
+  return message.send();
 }
 
 expected<void> receive_rows(secure_stream& from, std::span<const data::column_spec> columns, data::batch& rows) {
@@ -269,9 +297,11 @@ expected<void> receive_rows(secure_stream& from, std::span<const data::column_sp
 }
 
 expected<void> send_outputs(secure_stream& to, const expected<void>& outcome, std::span<const float> outputs) {
-  const std::uint64_t count = outcome ? outputs.size() : 0;
-  TROUPE_TRY(write_bytes(to, std::as_bytes(std::span{&count, 1})));
-  return outcome ? write_bytes(to, std::as_bytes(outputs)) : write_text(to, json_of(outcome.error()));
+  auto message = gathered{to, outcome ? outputs.size() : 0};
+  if (outcome)
+    TROUPE_TRY(message.add(std::as_bytes(outputs)));
+  TROUPE_TRY(message.send());
+  return outcome ? expected<void>{} : write_text(to, json_of(outcome.error()));
 }
 
 expected<void> receive_outputs(secure_stream& from, std::span<float> outputs) {

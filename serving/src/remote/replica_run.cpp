@@ -32,7 +32,7 @@ constexpr auto stop_limit = 2s;
 constexpr auto long_life = 30s;
 
 collectives::tcp::session_key random_key() {
-  // The bytes of a digest of random digits are as random as these.
+  // 256 random bits as bytes: a keyed digest keeps them.
   const auto digits = serialization::random_hex(32);
   return serialization::hmac_sha256(serialization::bytes_of(digits), {});
 }

@@ -116,14 +116,15 @@ void simulation::violates(const worker_model& who, const std::string& what) {
 
 void simulation::forms(const form_generation& next) {
   counts_.count(branch::regroup);
-  // All that had applied a step may be gone with the driver, before another heard that it is to apply it.
-  const auto is_forgotten = std::exchange(formed_by_, drivers_) != drivers_ &&
-                            next.decision.commit_point.value + 1 == commit_point_.value &&
-                            std::ranges::none_of(living_, [this](auto id) {
-                              const auto& who = processes_[id]->model;
-                              return who.committed() >= commit_point_ && !driver_->is_given_up(who.id()) &&
-                                     !driver_->is_told_lost(who.id()) && !driver_->is_silent(who.node());
-                            });
+  // All that had applied a step may be gone with the driver, before another heard that it is to apply it. A joiner that
+  // followed them has no place, and begins anew.
+  const auto is_forgotten =
+      std::exchange(formed_by_, drivers_) != drivers_ && next.decision.commit_point.value + 1 == commit_point_.value &&
+      std::ranges::none_of(living_, [this](auto id) {
+        const auto& who = processes_[id]->model;
+        return who.has_state() && who.committed() >= commit_point_ && !driver_->is_given_up(who.id()) &&
+               !driver_->is_told_lost(who.id()) && !driver_->is_silent(who.node());
+      });
   if (next.decision.commit_point < commit_point_ && !is_forgotten)
     violate("step " + text(next.decision.commit_point.value) + " is the commit point, and step " +
             text(commit_point_.value) + " was before");
@@ -221,10 +222,13 @@ void simulation::check_given_up(const std::function<bool(const worker_model&)>& 
     return each != nullptr && !is_given_up(each->model) && !driver_->is_silent(each->model.node()) &&
            !driver_->is_silent(each->model.id()) && counts(each->model);
   });
-  // Before the first step nothing can be lost: a member that has yet to hear of the beginning is as good.
+  // Before the first step nothing can be lost: a member that has yet to hear of the beginning is as good. A joiner that
+  // has caught up is no member before it has a place: if the others have formed a generation without it, it begins
+  // anew.
   const auto has_state = std::ranges::any_of(living_, [&](auto id) {
     const auto& who = processes_[id]->model;
-    return is_given_up(who) && counts(who) && who.committed() > who.restored();
+    return is_given_up(who) && counts(who) && who.committed() > who.restored() &&
+           (who.has_state() || who.stands() == standing::finished || driver_->was_member(who.id()));
   });
   if (has_state && !goes_on && silent_for < unreachable_after_)
     violate(name + " is given up, and nobody else has the state");

@@ -172,13 +172,6 @@ serving::absent_run absent_of(const arguments& given) {
   return given.wait ? serving::absent_run::wait : serving::absent_run::refuse;
 }
 
-fs::path make_scratch() {
-  auto name = (fs::temp_directory_path() / "troupe-serve-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr)
-    throw exception{system_error(name)};
-  return name;
-}
-
 std::string name_of(const fs::path& path) {
   auto code = std::error_code{};
   const auto real = fs::weakly_canonical(path, code);
@@ -297,7 +290,7 @@ void serve_model(const program_kind& program, arguments given, char** argv) {
   auto signals = signal_watch{{[&] { here.reload(); }, [&](int) { here.stop(); }}};
   std::optional<serialization::temporary_directory> imported;
   if (is_file) {
-    imported.emplace(make_scratch());
+    imported.emplace(value_or_throw(serialization::temporary_directory::make("troupe-serve")));
     here.import_into(imported->path());
     path = value_or_throw(onnxruntime::store_model(path, imported->path()));
   }

@@ -1,11 +1,12 @@
 #include "replica_group.hpp"
 
+#include "safely.hpp"
+
 #include <troupe/data/batch.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <exception>
 #include <fmt/format.h>
 #include <new>
 #include <span>
@@ -21,20 +22,6 @@ using namespace std::chrono_literals;
 /// Between two tries to load the model of a lost replica.
 constexpr std::chrono::milliseconds first_pause = 50ms;
 constexpr std::chrono::milliseconds longest_pause = 5s;
-
-/// Code of the program's: whatever it throws is an error.
-template <class Call>
-auto safely(Call call) -> decltype(call()) {
-  try {
-    return call();
-  } catch (const exception& x) {
-    return fail(x.reason());
-  } catch (const std::exception& x) {
-    return fail(errc::user_error, x.what());
-  } catch (...) {
-    return fail(errc::user_error, "an exception that is not a std::exception");
-  }
-}
 
 /// Rows of requests that are predicted in one call.
 class joined_rows {

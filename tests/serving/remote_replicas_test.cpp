@@ -58,7 +58,7 @@ struct replica_scene {
   predictor_script script;
   std::shared_ptr<replica_links> links = std::make_shared<replica_links>(200ms);
   std::atomic<std::uint32_t> loads = 0;
-  collectives::tcp::session_key key{std::byte{7}};
+  std::string secret = "a secret";
 
   /// One of them. Ends with this object.
   class process {
@@ -67,10 +67,10 @@ struct replica_scene {
         : scene_(scene),
           replica_(replica),
           port_(value_or_throw(replica_port::open(
-              "127.0.0.1", std::nullopt, scene.key,
+              "127.0.0.1", std::nullopt, key_of(scene.secret),
               [&scene, replica](runtime::secure_stream stream) { scene.links->add(replica, std::move(stream)); }))),
           thread_([this](const std::stop_token& stop) {
-            run_replica({port_->at(), scene_.key, {{"name", "given"}}}, scene_.load_function(),
+            run_replica({port_->at(), scene_.secret, {{"name", "given"}}}, scene_.load_function(),
                         [&] { return stop.stop_requested(); });
           }) {}
     ~process() { scene_.links->drop(replica_); }
@@ -156,17 +156,15 @@ TEST_CASE("the pause before another try grows to half a minute") {
 }
 
 TEST_CASE("settings and models are read back as they were written") {
-  auto settings = replica_settings{{"10.0.0.7", 4711}, {}, {{"library", "x.so"}}};
-  settings.key[0] = std::byte{0xab};
-  settings.key[31] = std::byte{7};
+  const auto settings = replica_settings{{"10.0.0.7", 4711}, "secret", {{"library", "x.so"}}};
   const auto read = value_or_throw(parse_replica_settings(to_json(settings)));
   CHECK(read.server == settings.server);
-  CHECK(read.key == settings.key);
+  CHECK(read.secret == settings.secret);
   CHECK(read.options == settings.options);
-  for (const auto* key : {"", "xyz", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdeX"}) {
-    auto wrong = to_json(settings);
-    wrong["key"] = key;
-    CHECK(parse_replica_settings(wrong).error().code == errc::invalid_argument);
+  for (const auto* field : {"server", "secret", "options"}) {
+    auto lacking = to_json(settings);
+    lacking.erase(field);
+    CHECK(parse_replica_settings(lacking).error().code == errc::invalid_argument);
   }
   CHECK(parse_replica_settings(nlohmann::json::array()).error().code == errc::invalid_argument);
 
@@ -223,8 +221,7 @@ TEST_CASE_FIXTURE(replica_scene, "a model that cannot be loaded says why") {
 TEST_CASE_FIXTURE(replica_scene, "only who has the key is let in, whatever others do") {
   const auto there = process{*this, 0};
   auto stop = std::stop_source{};
-  auto other = key;
-  other[5] = std::byte{1};
+  const auto other = key_of("another secret");
   const auto wrong =
       runtime::secure_stream::connect(there.at(), runtime::stream_key{other, session_name}, 2s, stop.get_token());
   REQUIRE(!wrong);
@@ -252,6 +249,10 @@ TEST_CASE_FIXTURE(replica_scene,
   CHECK(!model.predictor->is_usable());
   const auto second = process{*this, 0};
   CHECK(load_remotely(*links, checkpoint, checkpoint_route::files));
+}
+
+TEST_CASE_FIXTURE(replica_scene, "a model that finds no process is given up in the end") {
+  CHECK(load_remotely(*links, scratch.path(), checkpoint_route::files).error().code == errc::unreachable);
 }
 
 TEST_CASE_FIXTURE(replica_scene, "whoever waits for a process is let go when all is closed") {

@@ -5,6 +5,7 @@
 #include <troupe/actors/run_lock.hpp>
 #include <troupe/collectives/unique_fd.hpp>
 #include <troupe/runtime/jobs.hpp>
+#include <troupe/serialization/files/temporary_directory.hpp>
 
 #include <fmt/format.h>
 
@@ -13,7 +14,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <deque>
 #include <fcntl.h>
 #include <map>
@@ -32,6 +32,7 @@ namespace {
 
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
+using serialization::temporary_directory;
 using json = nlohmann::ordered_json;
 
 class local_run : public run_access {
@@ -62,32 +63,6 @@ class local_run : public run_access {
 
  private:
   fs::path directory_;
-};
-
-/// A directory that ends with this object.
-class temporary_directory {
- public:
-  [[nodiscard]] static expected<temporary_directory> make() {
-    auto code = std::error_code{};
-    auto pattern = (fs::temp_directory_path(code) / "troupe-run-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr)
-      return fail(system_error(pattern));
-    return temporary_directory{pattern};
-  }
-  temporary_directory(temporary_directory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  temporary_directory& operator=(temporary_directory&&) = delete;
-  ~temporary_directory() {
-    auto ignored = std::error_code{};
-    if (!path_.empty())
-      fs::remove_all(path_, ignored);
-  }
-
-  [[nodiscard]] const fs::path& path() const noexcept { return path_; }
-
- private:
-  explicit temporary_directory(fs::path path) : path_(std::move(path)) {}
-
-  fs::path path_;
 };
 
 /// Carries the lines of a driver's protocol between a socket and a session at the driver's node, until either ends.
@@ -308,7 +283,7 @@ expected<std::unique_ptr<run_access>> access_job(const std::vector<std::string>&
                                                  const member_access& how) {
   const auto mark = name.find('/');
   TROUPE_TRY(auto node, job_client::find(entries, name.substr(0, mark), how));
-  TROUPE_TRY(auto copy, temporary_directory::make());
+  TROUPE_TRY(auto copy, temporary_directory::make("troupe-run"));
   auto result = std::make_unique<remote_run>(std::move(node), how,
                                              mark == std::string::npos ? "" : name.substr(mark + 1), std::move(copy));
   // One that moves may be between two nodes.

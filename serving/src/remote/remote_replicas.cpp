@@ -15,9 +15,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <future>
 #include <mutex>
 #include <optional>
@@ -29,7 +27,6 @@
 
 namespace troupe::serving {
 
-namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 namespace {
@@ -41,13 +38,6 @@ constexpr std::uint32_t most_replicas = 256;
 
 void print(std::string_view line) {
   std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
-}
-
-expected<fs::path> make_scratch() {
-  auto name = (fs::temp_directory_path() / "troupe-replicas-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr)
-    return fail(errc::io_error, name + " cannot be made: is the device full?");
-  return fs::path{name};
 }
 
 /// The nodes that replicas start on.
@@ -142,7 +132,7 @@ class remote_replicas::impl {
  private:
   expected<void> prepare() {
     TROUPE_TRY(find_nodes(config_.cluster));
-    TROUPE_TRY(auto directory, make_scratch());
+    TROUPE_TRY(auto directory, serialization::temporary_directory::make("troupe-replicas"));
     scratch_.emplace(std::move(directory));
     init_meta_objects();
     TROUPE_TRY(troupe::prepare(system_config_, config_.cluster));

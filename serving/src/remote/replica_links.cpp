@@ -1,18 +1,9 @@
 #include "remote/replica_links.hpp"
 
 #include <algorithm>
-#include <iterator>
-#include <limits>
 #include <tuple>
 
 namespace troupe::serving {
-
-namespace {
-
-/// Of a connection whose process has ended.
-constexpr auto nobody = std::numeric_limits<std::uint32_t>::max();
-
-} // namespace
 
 std::optional<std::size_t> choose_link(std::span<const link_use> links, const std::string& model, bool takes_any) {
   std::optional<std::size_t> best;
@@ -50,23 +41,27 @@ void replica_links::add(std::uint32_t replica, runtime::secure_stream stream) {
 
 expected<replica_links::lease> replica_links::take(const std::string& model) {
   auto lock = std::unique_lock{mutex_};
-  const auto patient_until = std::chrono::steady_clock::now() + patience_;
+  const auto begun = std::chrono::steady_clock::now();
   for (;;) {
     if (is_closed_)
       return fail(errc::stopped, "the replicas' processes are stopped");
+    // One whose process has ended does not count as one of the replica's next process.
+    std::vector<link*> alive;
     std::vector<link_use> uses;
-    for (const auto& each : links_)
-      uses.push_back(each.use);
-    const auto takes_any = std::chrono::steady_clock::now() >= patient_until;
+    for (auto& each : links_)
+      if (!each.stop.stop_requested()) {
+        alive.push_back(&each);
+        uses.push_back(each.use);
+      }
+    const auto waited = std::chrono::steady_clock::now() - begun;
+    const auto takes_any = waited >= patience_;
     if (const auto found = choose_link(uses, model, takes_any)) {
-      auto& chosen = *std::next(links_.begin(), static_cast<std::ptrdiff_t>(*found));
-      chosen.use.model = model;
-      return lease{shared_from_this(), &chosen};
+      alive[*found]->use.model = model;
+      return lease{shared_from_this(), alive[*found]};
     }
-    if (takes_any)
-      changed_.wait(lock);
-    else
-      changed_.wait_until(lock, patient_until);
+    if (waited >= 3 * patience_)
+      return fail(errc::unreachable, "no replica's process is connected");
+    changed_.wait_until(lock, begun + (takes_any ? 3 : 1) * patience_);
   }
 }
 
@@ -74,11 +69,8 @@ void replica_links::drop(std::uint32_t replica) {
   const auto lock = std::lock_guard{mutex_};
   std::erase_if(links_, [&](const link& x) { return x.use.replica == replica && x.use.model.empty(); });
   for (auto& each : links_)
-    if (each.use.replica == replica) {
+    if (each.use.replica == replica)
       each.stop.request_stop();
-      // It does not count as one of the replica's next process.
-      each.use.replica = nobody;
-    }
 }
 
 bool replica_links::await_first(std::chrono::steady_clock::time_point deadline) {

@@ -69,7 +69,8 @@ class replica_links : public std::enable_shared_from_this<replica_links> {
   /// A process has connected, for one more model.
   void add(std::uint32_t replica, runtime::secure_stream stream);
 
-  /// Waits for a connection to load `model`. Fails with `errc::stopped` after `close`.
+  /// Waits for a connection to load `model`. Fails with `errc::unreachable` without one for three times the patience,
+  /// and with `errc::stopped` after `close`.
   [[nodiscard]] expected<lease> take(const std::string& model);
 
   /// The process has ended: so do its connections.

@@ -3,7 +3,6 @@
 #include <troupe/dtype.hpp>
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <fmt/format.h>
 #include <fstream>
@@ -188,35 +187,17 @@ expected<void> receive_files(secure_stream& from, const json& files, const fs::p
   return {};
 }
 
-/// A digit's value; 16 for none.
-unsigned digit_of(char c) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  return static_cast<unsigned>(std::min(digits.find(c), digits.size()));
-}
-
 } // namespace
 
 json to_json(const replica_settings& x) {
-  std::string key;
-  for (const auto each : x.key)
-    key += fmt::format("{:02x}", std::to_integer<unsigned>(each));
-  return {{"server", to_string(x.server)}, {"key", key}, {"options", x.options}};
+  return {{"server", to_string(x.server)}, {"secret", x.secret}, {"options", x.options}};
 }
 
 expected<replica_settings> parse_replica_settings(const json& x) {
   return read_json("the settings of a replica", [&]() -> expected<replica_settings> {
     auto result = replica_settings{};
     TROUPE_TRY(result.server, parse_endpoint(x.at("server").get<std::string>()));
-    const auto key = x.at("key").get<std::string>();
-    if (key.size() != 2 * result.key.size())
-      return fail(errc::invalid_argument, "the key of a replica has another length");
-    for (std::size_t i = 0; i < result.key.size(); ++i) {
-      const auto high = digit_of(key[2 * i]);
-      const auto low = digit_of(key[2 * i + 1]);
-      if (high > 15 || low > 15)
-        return fail(errc::invalid_argument, "the key of a replica has other characters than hexadecimal digits");
-      result.key[i] = static_cast<std::byte>(16 * high + low);
-    }
+    result.secret = x.at("secret").get<std::string>();
     result.options = x.at("options");
     return result;
   });

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <troupe/collectives/tcp_channel.hpp>
 #include <troupe/config.hpp>
 #include <troupe/data/batch.hpp>
 #include <troupe/data/column.hpp>
@@ -25,7 +24,8 @@ namespace troupe::serving {
 /// What the process of a replica is told by the run's options.
 struct replica_settings {
   endpoint server;
-  collectives::tcp::session_key key = {};
+  /// What both ends make the key of their sessions of (`key_of`).
+  std::string secret;
   /// Of the program.
   nlohmann::json options;
 };

@@ -112,6 +112,10 @@ class strangers {
 
 } // namespace
 
+tcp::session_key key_of(const std::string& secret) {
+  return serialization::hmac_sha256(serialization::bytes_of(secret), serialization::bytes_of(session_name));
+}
+
 expected<std::unique_ptr<replica_port>> replica_port::open(const std::string& host,
                                                            const std::optional<port_range>& ports,
                                                            const tcp::session_key& key, admit_function admit) {

@@ -19,6 +19,9 @@ namespace troupe::serving {
 /// The name of a replica's sessions.
 inline constexpr auto session_name = "troupe-replica";
 
+/// The key of sessions between those that know a secret.
+[[nodiscard]] collectives::tcp::session_key key_of(const std::string& secret);
+
 /// Where the process of one replica connects to. Only who has the key gets in; of others little memory is taken, and
 /// none for more than five seconds.
 class replica_port {

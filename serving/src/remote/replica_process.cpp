@@ -1,6 +1,7 @@
 #include "remote/replica_process.hpp"
 
 #include "remote/replica_port.hpp"
+#include "safely.hpp"
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/files/temporary_directory.hpp>
@@ -9,7 +10,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <list>
@@ -32,32 +32,11 @@ constexpr auto connect_limit = 3s;
 constexpr auto between_tries = 1s;
 constexpr auto between_looks = 100ms;
 
-expected<fs::path> make_scratch() {
-  auto name = (fs::temp_directory_path() / "troupe-replica-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr)
-    return fail(errc::io_error, name + " cannot be made: is the device full?");
-  return name;
-}
-
-/// Code of the program's: whatever it throws is an error.
-template <class Call>
-auto safely(Call call) -> decltype(call()) {
-  try {
-    return call();
-  } catch (const exception& x) {
-    return fail(x.reason());
-  } catch (const std::exception& x) {
-    return fail(errc::user_error, x.what());
-  } catch (...) {
-    return fail(errc::user_error, "an exception that is not a std::exception");
-  }
-}
-
 expected<served_model> load_model(secure_stream& server, const replica_settings& settings, const load_replica& load,
                                   const std::function<void()>& begun) {
   std::optional<serialization::temporary_directory> scratch;
   TROUPE_TRY(const auto path, receive_checkpoint(server, begun, [&]() -> expected<fs::path> {
-               TROUPE_TRY(auto made, make_scratch());
+               TROUPE_TRY(auto made, serialization::temporary_directory::make("troupe-replica"));
                return scratch.emplace(std::move(made)).path();
              }));
   TROUPE_TRY(const auto source, serialization::checkpoint::open(path));
@@ -129,7 +108,7 @@ class connections {
       changed_.notify_all();
     };
     try {
-      const auto key = runtime::stream_key{settings_.key, session_name};
+      const auto key = runtime::stream_key{key_of(settings_.secret), session_name};
       auto server = secure_stream::connect(settings_.server, key, connect_limit, stop_.get_token());
       if (server)
         // What ends a connection is said by the server.

@@ -24,18 +24,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr std::size_t secret_bytes = 32;
 constexpr auto first_pause = 500ms;
 constexpr auto longest_pause = 30'000ms;
 /// How long a process may take to end by itself.
 constexpr auto stop_limit = 2s;
 /// A process that has lived this long was started with success.
 constexpr auto long_life = 30s;
-
-collectives::tcp::session_key random_key() {
-  // 256 random bits as bytes: a keyed digest keeps them.
-  const auto digits = serialization::random_hex(32);
-  return serialization::hmac_sha256(serialization::bytes_of(digits), {});
-}
 
 /// Why the only worker of a run is gone.
 error reason_of(const run_result& result) {
@@ -135,7 +130,7 @@ error replica_run::run_once(std::uint32_t tries) {
   const auto nodes = value_or_throw(place_.find_nodes());
   const auto node = nodes.empty() ? std::string{} : nodes[(replica_ + tries) % nodes.size()];
   auto config = config_of(place_.config, node);
-  const auto key = random_key();
+  const auto secret = serialization::random_hex(secret_bytes);
   auto own = std::string{"127.0.0.1"};
   if (!node.empty()) {
     const auto where = value_or_throw(parse_endpoint(node));
@@ -143,11 +138,10 @@ error replica_run::run_once(std::uint32_t tries) {
     if (own.empty())
       return {errc::unreachable, fmt::format("{} cannot be reached from this machine", where.host)};
   }
-  const auto port =
-      value_or_throw(replica_port::open(own, place_.config.cluster.ports, key, [this](runtime::secure_stream stream) {
-        place_.links.add(replica_, std::move(stream));
-      }));
-  config.options = to_json(replica_settings{port->at(), key, place_.config.options});
+  const auto port = value_or_throw(
+      replica_port::open(own, place_.config.cluster.ports, key_of(secret),
+                         [this](runtime::secure_stream stream) { place_.links.add(replica_, std::move(stream)); }));
+  config.options = to_json(replica_settings{port->at(), secret, place_.config.options});
   config.run.storage_path = place_.scratch;
   config.run.name = fmt::format("replica-{}", replica_);
   config.run.resume = resume_mode::never;

@@ -31,15 +31,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Absolute, because the program runs in another one.
-expected<serialization::temporary_directory> make_scratch() {
-  auto code = std::error_code{};
-  auto path = (fs::absolute(fs::temp_directory_path(code), code) / "troupe-replay-XXXXXX").string();
-  if (::mkdtemp(path.data()) == nullptr)
-    return fail(system_error("cannot make a directory " + path + " (TMPDIR names another place)"));
-  return serialization::temporary_directory{path};
-}
-
 /// The program that runs, for a signal that is to end this one: it removes the directory then.
 std::atomic<pid_t> running_program = 0;
 std::atomic<int> ended_by_signal = 0;
@@ -121,7 +112,8 @@ class replayer {
     TROUPE_TRY(check(recorded));
     // Before anything is made that is to be removed.
     handle_ending_signals(end_program);
-    TROUPE_TRY(auto scratch, make_scratch());
+    // Absolute: the program runs in another directory.
+    TROUPE_TRY(auto scratch, serialization::temporary_directory::make("troupe-replay"));
     TROUPE_TRY(const auto status, start(scratch.path()));
     auto repeated = digest_ledger::read(runs_in(scratch.path()) / run_.at("name").get<std::string>());
     if (!given_.debug && (!WIFEXITED(status) || WEXITSTATUS(status) != 0))

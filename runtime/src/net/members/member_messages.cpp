@@ -71,6 +71,14 @@ cluster_member member_in(const json& text) {
   return result;
 }
 
+json without_data(const json& text) {
+  auto result = json::object();
+  for (const auto& [key, value] : text.items())
+    if (key != data_key)
+      result[key] = value;
+  return result;
+}
+
 /// Calls a function that throws for a text of another form.
 template <class Parse>
 auto guarded(Parse parse) -> expected<decltype(parse())> {
@@ -96,13 +104,10 @@ std::string_view data_of(const json& text) {
 }
 
 std::string frame(const json& text) {
-  auto described = json::object();
-  for (const auto& [key, value] : text.items())
-    if (!value.is_binary())
-      described[key] = value;
-  const auto object = described.dump(-1, ' ', true, json::error_handler_t::replace);
+  const auto found = text.find(data_key);
+  const auto has_bytes = found != text.end() && found->is_binary();
+  const auto object = (has_bytes ? without_data(text) : text).dump(-1, ' ', true, json::error_handler_t::replace);
   const auto bytes = data_of(text);
-  const auto has_bytes = bytes.data() != nullptr;
   const auto size = object.size() + (has_bytes ? 1 + bytes.size() : 0);
   std::string result;
   result.reserve(member_header_bytes + size);

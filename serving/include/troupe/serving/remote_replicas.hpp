@@ -65,9 +65,10 @@ class remote_replicas {
   [[nodiscard]] expected<void> start();
 
   /// For `checkpoint_models::load`: loads the model in a process that has none of this checkpoint; after ten seconds
-  /// without such a process in the one that has the fewest. Fails as loading there does, with `errc::worker_lost` if
-  /// three processes have ended meanwhile, and with `errc::stopped` after `stop`. May outlive this object, and so may
-  /// what it loads, which predicts no more after `stop`.
+  /// without such a process in the one that has the fewest. Fails as loading there does, with `errc::unreachable` after
+  /// thirty without any process, with `errc::worker_lost` if three processes have ended meanwhile, and with
+  /// `errc::stopped` after `stop`. May outlive this object, and so may what it loads, which predicts no more after
+  /// `stop`.
   [[nodiscard]] std::function<expected<served_model>(const serialization::checkpoint& source)> load();
 
   /// Ends the processes, with all that they predict. Thread-safe, idempotent.

@@ -198,7 +198,6 @@ int run(options& o) {
   apply(o);
   auto record = troupe::value_or_throw(search::search_record::open(o.trainer.run.storage_path, o.plan));
   stopper stops;
-  // Before all other threads, which inherit that it blocks signals.
   const auto signals = serve::signal_watch{{[&] { stops.stop(SIGHUP); }, [&](int signal) { stops.stop(signal); }}};
   const auto result = conduct(o, record, stops);
   if (result.status == search::search_status::stopped)

@@ -5,10 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdint>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
+#include <fcntl.h>
 #include <unistd.h>
 #include <utility>
 
@@ -16,32 +13,46 @@ namespace serve {
 
 namespace {
 
-sigset_t watched_signals() {
-  sigset_t result;
-  ::sigemptyset(&result);
-  for (auto each : {SIGHUP, SIGINT, SIGTERM})
-    ::sigaddset(&result, each);
-  return result;
+constexpr std::array watched{SIGHUP, SIGINT, SIGTERM};
+
+/// A signal handler can reach nothing but a global.
+volatile std::sig_atomic_t wake_fd = -1;
+
+void on_signal(int signal) {
+  const auto error = errno;
+  const auto byte = static_cast<char>(signal);
+  // A full pipe has enough of them.
+  [[maybe_unused]] const auto written = ::write(wake_fd, &byte, 1);
+  errno = error;
+}
+
+void handle_by(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  for (const auto each : watched)
+    ::sigaction(each, &action, nullptr);
 }
 
 } // namespace
 
-signal_watch::signal_watch(signal_reactions reactions)
-    : reactions_(std::move(reactions)), end_event_(::eventfd(0, EFD_CLOEXEC)) {
-  const auto watched = watched_signals();
-  ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);
-  signals_ = ::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (end_event_ < 0 || signals_ < 0)
+signal_watch::signal_watch(signal_reactions reactions) : reactions_(std::move(reactions)) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0 || ::fcntl(ends[1], F_SETFL, O_NONBLOCK) != 0)
     throw troupe::exception{troupe::system_error("signals cannot be received")};
+  from_ = ends[0];
+  to_ = ends[1];
+  wake_fd = to_;
+  handle_by(on_signal);
   thread_ = std::thread{[this] { run(); }};
 }
 
 signal_watch::~signal_watch() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(end_event_, &one, sizeof one);
+  handle_by(SIG_DFL);
+  wake_fd = -1;
+  ::close(to_);
   wait();
-  ::close(end_event_);
-  ::close(signals_);
+  ::close(from_);
 }
 
 void signal_watch::wait() {
@@ -50,23 +61,14 @@ void signal_watch::wait() {
 }
 
 void signal_watch::run() {
-  for (;;) {
-    std::array<pollfd, 2> events{{{signals_, POLLIN, 0}, {end_event_, POLLIN, 0}}};
-    if (::poll(events.data(), events.size(), -1) < 0 && errno != EINTR)
-      return;
-    signalfd_siginfo received{};
-    if (::read(signals_, &received, sizeof received) != sizeof received) {
-      if (events[1].revents != 0)
-        return;
-      continue;
-    }
-    if (received.ssi_signo == SIGHUP) {
+  for (char signal = 0; ::read(from_, &signal, 1) == 1;) {
+    if (signal == SIGHUP) {
       reactions_.reload();
       continue;
     }
-    const auto watched = watched_signals();
-    ::pthread_sigmask(SIG_UNBLOCK, &watched, nullptr);
-    reactions_.stop(static_cast<int>(received.ssi_signo));
+    // The second one ends the process.
+    handle_by(SIG_DFL);
+    reactions_.stop(signal);
     return;
   }
 }

@@ -13,8 +13,8 @@ struct signal_reactions {
   std::function<void(int signal)> stop;
 };
 
-/// Receives signals in a thread of its own, so that they work whatever the others do. Made before all other threads,
-/// which inherit that it blocks SIGHUP, SIGINT and SIGTERM.
+/// Receives signals in a thread of its own, so that they work whatever the others do. By handlers, not by blocking
+/// them: a library may have started threads before `main`, which block nothing. One at a time.
 class signal_watch {
  public:
   /// Throws `troupe::exception`.
@@ -31,9 +31,9 @@ class signal_watch {
   void run();
 
   signal_reactions reactions_;
-  /// Readable once the watch ends.
-  int end_event_;
-  int signals_;
+  /// Carries the numbers of signals; ends with the watch.
+  int from_ = -1;
+  int to_ = -1;
   std::thread thread_;
 };
 

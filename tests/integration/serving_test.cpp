@@ -313,5 +313,8 @@ TEST_CASE("a run of LibTorch is waited for, too") {
     return rest;
   }() + "]]}";
   CHECK(http_exchange(port, http_request("POST", "/v1/predict", row)).status == 200);
+  // Also where a library has started threads of its own before the program began.
+  server.signal(SIGTERM);
+  CHECK(server.wait() == exit_status{0, {}});
 }
 #endif

@@ -56,7 +56,7 @@ std::filesystem::path store(const std::filesystem::path& directory, const std::s
 struct replica_scene {
   scratch_directory scratch;
   predictor_script script;
-  std::shared_ptr<replica_links> links = std::make_shared<replica_links>(200ms);
+  std::shared_ptr<replica_links> links = std::make_shared<replica_links>(200ms, 60s);
   std::atomic<std::uint32_t> loads = 0;
   std::string secret = "a secret";
 
@@ -252,6 +252,7 @@ TEST_CASE_FIXTURE(replica_scene,
 }
 
 TEST_CASE_FIXTURE(replica_scene, "a model that finds no process is given up in the end") {
+  links = std::make_shared<replica_links>(50ms, 200ms);
   CHECK(load_remotely(*links, scratch.path(), checkpoint_route::files).error().code == errc::unreachable);
 }
 
@@ -328,7 +329,7 @@ TEST_CASE_FIXTURE(replica_scene, "a model may outlive what it was loaded by") {
   const auto there = process{*this, 0};
   auto model = value_or_throw(load_remotely(*links, store(scratch.path(), "one", 1), checkpoint_route::files));
   links->close();
-  links = std::make_shared<replica_links>(200ms);
+  links = std::make_shared<replica_links>(200ms, 60s);
   auto rows = batch_of(model, {1, 2});
   std::vector<float> out(2);
   CHECK(model.predictor->predict(rows, out).error().code == errc::worker_lost);

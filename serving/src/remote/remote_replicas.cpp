@@ -33,6 +33,8 @@ namespace {
 
 /// How long a model waits for a process that has no copy of it.
 constexpr auto patience = 10s;
+/// How long it waits for any process.
+constexpr auto process_limit = 30s;
 constexpr auto between_looks = 50ms;
 constexpr std::uint32_t most_replicas = 256;
 
@@ -174,7 +176,7 @@ class remote_replicas::impl {
   remote_config config_;
   std::mutex notice_mutex_;
   /// Models that were loaded keep it, too.
-  const std::shared_ptr<replica_links> links_ = std::make_shared<replica_links>(patience);
+  const std::shared_ptr<replica_links> links_ = std::make_shared<replica_links>(patience, process_limit);
   std::mutex mutex_;
   bool is_stopped_ = false;
   // In the order in which each needs those before it.

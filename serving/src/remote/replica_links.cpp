@@ -59,9 +59,9 @@ expected<replica_links::lease> replica_links::take(const std::string& model) {
       alive[*found]->use.model = model;
       return lease{shared_from_this(), alive[*found]};
     }
-    if (waited >= 3 * patience_)
+    if (waited >= limit_)
       return fail(errc::unreachable, "no replica's process is connected");
-    changed_.wait_until(lock, begun + (takes_any ? 3 : 1) * patience_);
+    changed_.wait_until(lock, begun + (takes_any ? limit_ : patience_));
   }
 }
 

@@ -63,14 +63,15 @@ class replica_links : public std::enable_shared_from_this<replica_links> {
     link* link_;
   };
 
-  /// How long a process without a copy of the model is waited for.
-  explicit replica_links(std::chrono::milliseconds patience) : patience_(patience) {}
+  /// `patience`: how long a process without a copy of the model is waited for. `limit`: how long any is.
+  replica_links(std::chrono::milliseconds patience, std::chrono::milliseconds limit)
+      : patience_(patience), limit_(limit) {}
 
   /// A process has connected, for one more model.
   void add(std::uint32_t replica, runtime::secure_stream stream);
 
-  /// Waits for a connection to load `model`. Fails with `errc::unreachable` without one for three times the patience,
-  /// and with `errc::stopped` after `close`.
+  /// Waits for a connection to load `model`. Fails with `errc::unreachable` without one until the limit, and with
+  /// `errc::stopped` after `close`.
   [[nodiscard]] expected<lease> take(const std::string& model);
 
   /// The process has ended: so do its connections.
@@ -86,6 +87,7 @@ class replica_links : public std::enable_shared_from_this<replica_links> {
   void end(link* what);
 
   const std::chrono::milliseconds patience_;
+  const std::chrono::milliseconds limit_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_closed_ = false;

@@ -84,6 +84,7 @@ CMAKE
 }
 
 # Prints the archives that apt is configured with, Debian's own first, without security archives, which lack other suites.
+# Then Debian's main archive, for systems such as Ubuntu.
 apt_mirrors() {
   local uris
   # shellcheck disable=SC2016 # the format is apt's
@@ -92,19 +93,23 @@ apt_mirrors() {
     # Without package lists, apt still prints where it would get them.
     uris=$(apt-get update --print-uris 2>/dev/null | sed -n "s|^'\(.*\)/dists/.*|\1|p" || true)
   fi
-  printf '%s\n' "$uris" | sed 's|/*$||' | grep -v -e security -e '^$' |
+  printf '%s\n' "$uris" http://deb.debian.org/debian | sed 's|/*$||' | grep -v -e security -e '^$' |
     awk '!seen[$0]++ { if (/\/debian$/) print; else others = others $0 "\n" } END { printf "%s", others }'
 }
 
 # Writes a separate apt configuration. Read after the system's, it uses a single source list and keeps all state under
-# $dir. The system's configuration does not change.
+# $dir. The system's configuration does not change. $dir/doubt says why the index proves nothing, if so.
 write_apt_configuration() {
-  local dir=$1 mirror=$2 options=""
+  local dir=$1 mirror=$2 options
   local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
   if [[ -e $keyring ]]; then
-    options="[signed-by=$keyring] "
+    options="signed-by=$keyring"
+  else
+    # Not a Debian system: only the version with a known checksum is used.
+    options="trusted=yes"
+    printf 'is not verified without the package debian-archive-keyring' >"$dir/doubt"
   fi
-  printf 'deb-src %s%s experimental main\n' "$options" "$mirror" >"$dir/sources.list"
+  printf 'deb-src [%s] %s experimental main\n' "$options" "$mirror" >"$dir/sources.list"
   cat >"$dir/apt.conf" <<CONF
 #clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
@@ -128,24 +133,24 @@ download_from() {
     cat "$dir/update.log" >>"$log"
     grep -q 'is expired' "$dir/update.log" || return 1
     # The mirror is outdated, or the clock is wrong. From such an index only the version with a known checksum is used.
-    touch "$dir/expired"
+    printf 'is out of date' >"$dir/doubt"
     apt+=(-o Acquire::Check-Valid-Until=false)
     "${apt[@]}" update >>"$log" 2>&1 || return 1
   fi
   (cd "$dir" && "${apt[@]}" source --download-only --tar-only actor-framework) >>"$log" 2>&1
 }
 
-# check_source FILE [expired]: stops unless the archive is trusted.
+# check_source FILE [DOUBT]: stops unless the archive is trusted. DOUBT: why the index that named it is not.
 check_source() {
-  local file=$1 expired=${2:-} sum version
+  local file=$1 doubt=${2:-} sum version
   version=$(source_version "$file")
   if [[ $version == "$caf_version" ]]; then
     sum=$(sha256sum "$file" | cut -d' ' -f1)
     [[ $sum == "$caf_sha256" ]] || stop 1 "The source of CAF $version is not the one that Troupe was tested with." \
       "file:     $file" "SHA-256:  $sum" "expected: $caf_sha256" \
       "Remove the file and try another mirror, or find out who changed it."
-  elif [[ -n $expired ]]; then
-    stop 1 "The mirror's index is out of date and offers CAF $version, for which no checksum is known." \
+  elif [[ -n $doubt ]]; then
+    stop 1 "The mirror's index $doubt, and offers CAF $version, for which no checksum is known." \
       "Check this machine's clock (it says $(date -u +%F)), or use another mirror in apt's sources."
   else
     say "NOTE: Debian's experimental suite now contains CAF $version instead of $caf_version: using it."
@@ -160,7 +165,7 @@ source_version() {
 
 # fetch_caf_source LOG: sets caf_source to the verified archive in the cache.
 fetch_caf_source() {
-  local log=$1 sources dir mirror expired="" file=""
+  local log=$1 sources dir mirror doubt="" file=""
   sources="$(troupe_cache)/sources"
   mkdir -p "$sources"
   caf_source="$sources/actor-framework_$caf_version.orig.tar.gz"
@@ -181,18 +186,18 @@ fetch_caf_source() {
       file=$(find "$dir" -maxdepth 1 -name 'actor-framework_*.orig.tar.*' ! -name '*.asc' | head -n 1)
       break
     fi
-    rm -f "$dir/expired"
+    rm -f "$dir/doubt"
   done <<<"$(apt_mirrors)"
   if [[ -z $file ]]; then
     rm -rf "$dir"
     show_log "$log"
     stop 1 "Could not get the source package actor-framework from Debian's experimental suite." \
-      "The log is in $log. Is the network there, and does one of apt's sources carry Debian's main archive?" \
+      "The log is in $log. Is the network there?" \
       "Otherwise put the source archive with SHA-256 $caf_sha256 at $caf_source," \
       "or install CAF $caf_version or later and put its prefix into CMAKE_PREFIX_PATH."
   fi
-  [[ ! -e $dir/expired ]] || expired=expired
-  check_source "$file" "$expired"
+  doubt=$(cat "$dir/doubt" 2>/dev/null || true)
+  check_source "$file" "$doubt"
   caf_source="$sources/${file##*/}"
   mv "$file" "$caf_source.$$"
   mv "$caf_source.$$" "$caf_source"

@@ -251,6 +251,14 @@ function ranksCard(story) {
         el('div', { class: 'stack', role: 'img', 'aria-label': kinds.map(k => `${k[1]} ${num(r[k[0]])} ms`).join(', ') }, kinds.map(k => el('span', { style: { width: 100 * r[k[0]] / total + '%', background: `var(${k[2]})` } })))))),
     ranks.length > 256 ? el('p', { class: 'quiet' }, `And ${ranks.length - 256} ranks more.`) : null);
 }
+// 0–2, 5: for 0, 1, 2 and 5.
+function ranges(numbers) {
+  const result = [];
+  for (const n of [...new Set(numbers.filter(isNumber))].sort((a, b) => a - b))
+    if (result.length && result.at(-1)[1] === n - 1) result.at(-1)[1] = n;
+    else result.push([n, n]);
+  return result.map(([first, last]) => first === last ? first : first + 1 === last ? `${first}, ${last}` : `${first}–${last}`).join(', ');
+}
 function workersCard(name, story) {
   const live = story.status?.workers, ended = story.result?.workers;
   const members = Array.isArray(live) && live.length ? live : Array.isArray(story.members) && story.members.length && !ended ? story.members : ended || story.members || [];
@@ -258,7 +266,7 @@ function workersCard(name, story) {
   for (const m of members) { const key = m.host + (m.node && m.node !== 'embedded' ? ' (' + m.node + ')' : ''); hosts.set(key, [...(hosts.get(key) || []), m]); }
   const logs = story.logs || [];
   const rows = [...hosts].map(([host, list]) => el('tr', {}, el('td', {}, host), el('td', { class: 'number' }, list.length),
-    el('td', { class: 'long' }, list.slice(0, 256).map(m => m.rank).join(', '))));
+    el('td', { class: 'long' }, ranges(list.map(m => m.rank)))));
   const chooser = el('select', { id: 'log', 'aria-label': 'Log of a worker', onchange: e => openLog(name, e.target.value) }, el('option', { value: '' }, logs.length ? 'choose a worker’s log' : 'no worker has written anything'),
     logs.slice(0, 512).map(l => el('option', { value: l.worker, selected: view.log === String(l.worker) }, `worker ${l.worker}` + (l.rank !== null ? ` (rank ${l.rank})` : ''))));
   return card('Workers on their hosts', rows.length ? el('div', { class: 'scroll' }, el('table', {}, el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'Host'), el('th', { scope: 'col', class: 'number' }, 'Workers'), el('th', { scope: 'col' }, 'Ranks'))), el('tbody', {}, rows))) : el('p', { class: 'quiet' }, 'No workers.'),
@@ -313,7 +321,7 @@ function expiry(day) {
   return el('span', { class: left < 0 ? 'bad' : left < 30 ? 'warn' : '' }, day + (left < 0 ? ' (expired)' : left < 30 ? ` (${Math.floor(left)} days)` : ''));
 }
 function nodesCard(cluster) {
-  const rows = cluster.nodes.map(n => el('tr', {}, el('td', {}, n.address, n.address === cluster.node ? el('div', { class: 'quiet' }, 'this node') : null), el('td', { class: 'wide' }, n.host), el('td', {}, nodeState(n)),
+  const rows = cluster.nodes.map(n => el('tr', {}, el('td', {}, n.address, n.address === cluster.node ? el('div', { class: 'quiet' }, 'this node') : null), el('td', { class: 'wide' }, n.host, Object.entries(n.labels || {}).map(([k, v]) => el('div', { class: 'quiet' }, `${k}=${v}`))), el('td', {}, nodeState(n)),
     el('td', { class: 'number' }, num(n.cpus)), el('td', { class: 'number' }, n.gpus ? `${num(n.gpus - n.free_gpus)} of ${num(n.gpus)}` : '–'),
     el('td', { class: 'long' }, n.workers ? n.runs.filter(r => r.workers).map(r => `${r.name}: ${r.workers}`).join(', ') : el('span', { class: 'quiet' }, 'nobody’s')),
     el('td', { class: 'wide' }, n.version), el('td', { class: 'wide' }, expiry(n.certificate_expires))));

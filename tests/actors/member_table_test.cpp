@@ -166,8 +166,15 @@ TEST_CASE("what no node says of itself is rejected") {
   sly.runs = {{"r", "\x1b[2J", 1}};
   CHECK_FALSE(validate(sly));
   auto busy = member("a:1", 1);
-  busy.runs.resize(member_runs_limit + 1);
+  busy.runs.resize(member_list_limit + 1);
   CHECK_FALSE(validate(busy));
+  auto painted = member("a:1", 1);
+  painted.labels = {{"zone", "\x1b[2J"}};
+  CHECK_FALSE(validate(painted));
+  auto crowded = member("a:1", 1);
+  for (std::size_t i = 0; i <= member_list_limit; ++i)
+    crowded.offered.custom.emplace(std::to_string(i), 1);
+  CHECK_FALSE(validate(crowded));
 }
 
 namespace {

@@ -1,6 +1,7 @@
 #include "serving_scene.hpp"
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 #include <processes.hpp>
 
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -100,6 +102,39 @@ TEST_CASE_FIXTURE(remote_scene,
   all_is_right(clients);
   end(server);
   CHECK(workers_vanish());
+}
+
+TEST_CASE_FIXTURE(remote_scene, "of a cluster those nodes get replicas that have the label, and room") {
+  const auto first = start_node();
+  const auto labelled = start_node({"--join", first.address, "--label", "kind=serving", "--memory", "1GiB"});
+  const auto workers_of = [&](const running_node& node) {
+    const auto ran = run({program(TROUPE_TOOL), "nodes", "--json", "--cluster", first.address});
+    for (const auto& each : nlohmann::json::parse(ran.out))
+      if (each["address"] == node.address)
+        return each["workers"].get<int>();
+    return -1;
+  };
+  REQUIRE(becomes_true([&] { return workers_of(labelled) == 0; }));
+  const auto in_cluster = [&](const std::string& label, const std::string& memory) {
+    return serve(
+        {"--cluster", first.address, "--node-label", label, "--memory-per-replica", memory, "--replicas", "2"});
+  };
+  auto server = in_cluster("kind=serving", "512MiB");
+  auto clients = ask(server);
+  answers(clients, 100);
+  CHECK(becomes_true([&] { return workers_of(labelled) == 2; }));
+  CHECK(workers_of(first) == 0);
+  all_is_right(clients);
+  end(server);
+  CHECK(workers_vanish());
+  for (const auto& [label, memory, reason] : {std::tuple{"kind=training", "1MiB", "kind=training"},
+                                              std::tuple{"kind=serving", "2GiB", "what a replica leases"}}) {
+    auto refused = in_cluster(label, memory);
+    const auto status = refused.wait();
+    INFO(refused.err());
+    CHECK(status == exit_status{1, {}});
+    CHECK(contains(refused.err(), reason));
+  }
 }
 
 TEST_CASE_FIXTURE(remote_scene, "a newer checkpoint is sent to the processes, and served without a lost request") {

@@ -39,8 +39,9 @@ cluster_member sample() {
   result.protocol = protocol_version;
   result.version = "1.2.3";
   result.pid = 4711;
-  result.offered = {16, 4};
-  result.free = {16, 2};
+  result.offered = {16, 4, 1ull << 40, {{"licence", 3}}};
+  result.free = {16, 2, 1ull << 39, {{"licence", 1}}};
+  result.labels = {{"kind", "serving"}, {"zone", "a"}};
   result.phase = member_phase::drained;
   result.runs = {{"0123", "digits", 2}, {"4567", "gpt", 1}};
   result.certificate_expires = 1'800'000'000;
@@ -91,6 +92,12 @@ TEST_CASE("a member comes back from its text, also with fields of a later versio
     lacking[field] = json::array({1});
     CHECK_FALSE(parse_member(lacking));
   }
+  // Of an earlier version.
+  auto earlier = describe(sample());
+  earlier.erase("labels");
+  earlier["offered"] = {{"cpus", 16U}, {"gpus", 4}};
+  CHECK(parse_member(earlier)->labels.empty());
+  CHECK(parse_member(earlier)->offered == resources{16, 4});
 }
 
 TEST_CASE("texts come in two pieces, and what is none ends the connection") {

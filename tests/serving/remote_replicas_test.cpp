@@ -1,11 +1,13 @@
 #include "remote/remote_predictor.hpp"
 #include "remote/replica_links.hpp"
 #include "remote/replica_messages.hpp"
+#include "remote/replica_nodes.hpp"
 #include "remote/replica_port.hpp"
 #include "remote/replica_process.hpp"
 #include "remote/replica_run.hpp"
 #include "running_server.hpp"
 
+#include <troupe/messages/node.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/interchange/interchange.hpp>
@@ -145,6 +147,32 @@ TEST_CASE("without a process that has no copy, the one with the fewest takes ano
   CHECK(choose_link(all, "a", false) == std::nullopt);
   CHECK(choose_link(all, "a", true) == 5);
   CHECK(choose_link(uses{{0, "a"}}, "a", true) == std::nullopt);
+}
+
+TEST_CASE("replicas go to nodes that are available, have the labels, and have room for one") {
+  std::vector<listed_member> members(3);
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    auto& what = members[i].what;
+    what.address = "node" + std::to_string(i) + ":1";
+    what.protocol = protocol_version;
+    what.offered = {4, 0, 8, {{"licence", 1}}};
+    what.labels = {{"kind", i == 0 ? "training" : "serving"}};
+  }
+  members[2].what.offered = {4, 1, 16, {}};
+  const auto of = [&](const replica_needs& needs) { return nodes_for_replicas(members, needs); };
+  using list = std::vector<std::string>;
+  CHECK(of({}) == list{"node0:1", "node1:1", "node2:1"});
+  CHECK(of({{{"kind", "serving"}}}) == list{"node1:1", "node2:1"});
+  CHECK(of({{}, {4, 0, 9}}) == list{"node2:1"});
+  CHECK(of({{}, {0, 0.5}}) == list{"node2:1"});
+  CHECK(of({{}, {0, 0, 0, {{"licence", 1}}}}) == list{"node0:1", "node1:1"});
+  CHECK(of({{{"kind", "mirror"}}}).error().message ==
+        "no node of the cluster has the labels kind=mirror: start one with caf-node --label");
+  CHECK(of({{{"kind", "training"}}, {0, 1}}).error().message ==
+        "no node of the cluster with these labels has what a replica leases: lease less for each, or add nodes");
+  for (auto& each : members)
+    each.what.phase = member_phase::drained;
+  CHECK(of({}).error().message == "the cluster has no node that takes replicas");
 }
 
 TEST_CASE("the pause before another try grows to half a minute") {

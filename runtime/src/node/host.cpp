@@ -160,7 +160,7 @@ std::optional<std::int64_t> expiry_of_cluster(const tls_files& files) {
 }
 
 /// What a node says of itself before it listens.
-cluster_member describe_self(const resources& offered) {
+cluster_member describe_self(const resources& offered, const std::map<std::string, std::string>& labels) {
   cluster_member result;
   result.host = local_host_name();
   result.started = static_cast<std::uint64_t>(
@@ -171,6 +171,7 @@ cluster_member describe_self(const resources& offered) {
   result.pid = static_cast<std::uint32_t>(::getpid());
   result.offered = offered;
   result.free = offered;
+  result.labels = labels;
   return result;
 }
 
@@ -242,7 +243,8 @@ class node_host::impl {
     offered_.gpus = static_cast<double>(devices.size());
     offered_.memory_bytes = options.memory_bytes.value_or(offered_.memory_bytes);
     offered_.custom = options.custom;
-    members_ = std::make_shared<membership>(describe_self(offered_), texts_of(options.join), options.log);
+    members_ =
+        std::make_shared<membership>(describe_self(offered_, options.labels), texts_of(options.join), options.log);
     actors::node_config config{local_host_name(),  reachable_name(options.listen.host),
                                offered_,           options.log,
                                std::move(devices), options.labels};
@@ -396,6 +398,7 @@ class node_host::impl {
 };
 
 expected<node_host> node_host::start(const node_options& options) {
+  TROUPE_TRY(validate_names(options.labels, {.custom = options.custom}));
   TROUPE_TRY(auto keys, node_keys::find(options));
   TROUPE_TRY(auto programs, find_programs(options));
   TROUPE_TRY(auto devices, gpus_to_offer(options.gpus));

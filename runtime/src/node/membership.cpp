@@ -53,7 +53,7 @@ void membership::set_certificate_expiry(std::optional<std::int64_t> seconds) {
 }
 
 void membership::set_status(member_phase phase, resources free, std::vector<member_run> runs) {
-  runs.resize(std::min(runs.size(), member_runs_limit));
+  runs.resize(std::min(runs.size(), member_list_limit));
   const auto lock = std::lock_guard{mutex_};
   // It does not come back from its end.
   if (self_.phase != member_phase::leaving)

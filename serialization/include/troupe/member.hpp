@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,6 +55,8 @@ struct cluster_member {
   std::vector<member_run> runs;
   /// When its certificate of the cluster expires, in seconds since 1970; nothing without one.
   std::optional<std::int64_t> certificate_expires;
+  /// As in `caf-node --label`.
+  std::map<std::string, std::string> labels = {};
 
   bool operator==(const cluster_member&) const = default;
 };
@@ -75,12 +78,16 @@ struct listed_member {
 /// Whether a driver of this build can use it: why not, else empty.
 [[nodiscard]] std::string why_unusable(const listed_member& member);
 
-/// The longest text in a member, and the most runs that one names.
+/// The longest text in a member, and the most runs, labels or resources that one names.
 inline constexpr std::size_t member_text_limit_bytes = 256;
-inline constexpr std::size_t member_runs_limit = 256;
+inline constexpr std::size_t member_list_limit = 256;
+
+/// Rejects with `errc::invalid_argument` labels, and names of resources, that are too many, too long, or have other
+/// than printable ASCII.
+[[nodiscard]] expected<void> validate_names(const std::map<std::string, std::string>& labels, const resources& offered);
 
 /// Rejects with `errc::invalid_argument` what no node says: an address that is none, texts that are too long or have
-/// other than printable characters, too many runs.
+/// other than printable characters, too many runs, labels or resources.
 [[nodiscard]] expected<void> validate(const cluster_member& member);
 
 } // namespace troupe

@@ -2,6 +2,7 @@
 
 #include "remote/remote_predictor.hpp"
 #include "remote/replica_links.hpp"
+#include "remote/replica_nodes.hpp"
 #include "remote/replica_run.hpp"
 
 #include <troupe/actor_system.hpp>
@@ -43,18 +44,13 @@ void print(std::string_view line) {
 }
 
 /// The nodes that replicas start on.
-expected<std::vector<std::string>> find_nodes(const cluster_config& cluster) {
+expected<std::vector<std::string>> find_nodes(const remote_config& config) {
+  const auto& cluster = config.cluster;
   if (cluster.entry.empty())
     return cluster.nodes;
   TROUPE_TRY(const auto members,
              runtime::list_members(cluster.entry, {cluster.keys, cluster.insecure, cluster.connect_timeout}));
-  std::vector<std::string> result;
-  for (const auto& each : members)
-    if (runtime::state_of(each) == "available")
-      result.push_back(each.what.address);
-  if (result.empty())
-    return fail(errc::unsatisfiable, "the cluster has no node that takes replicas");
-  return result;
+  return nodes_for_replicas(members, {config.node_labels, config.resources_per_replica});
 }
 
 /// An actor system that is made and destroyed in one thread, whichever threads make and destroy this: CAF's destructor
@@ -133,13 +129,13 @@ class remote_replicas::impl {
 
  private:
   expected<void> prepare() {
-    TROUPE_TRY(find_nodes(config_.cluster));
+    TROUPE_TRY(find_nodes(config_));
     TROUPE_TRY(auto directory, serialization::temporary_directory::make("troupe-replicas"));
     scratch_.emplace(std::move(directory));
     init_meta_objects();
     TROUPE_TRY(troupe::prepare(system_config_, config_.cluster));
     system_.emplace(system_config_);
-    place_.emplace(replica_place{system_->get(), replica_, config_, [this] { return find_nodes(config_.cluster); },
+    place_.emplace(replica_place{system_->get(), replica_, config_, [this] { return find_nodes(config_); },
                                  scratch_->path(), *links_,
                                  [this](const std::string& line) {
                                    const auto lock = std::lock_guard{notice_mutex_};

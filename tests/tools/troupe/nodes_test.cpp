@@ -48,19 +48,23 @@ TEST_CASE("the list of members for people and for scripts") {
   first.what.offered = {16, 4};
   first.what.free = {16, 1};
   first.what.runs = {{"0123", "digits", 2}, {"4567", "gpt", 1}};
+  first.what.labels = {{"kind", "serving"}, {"zone", "a"}};
   first.what.certificate_expires = 1'800'000'000;
   auto second = member("b:4000", "b");
   second.is_silent = true;
   second.silent_for = 12'345ms;
-  CHECK(table_of({first, second}) ==
-        "ADDRESS        HOST    STATE            CPUS  GPUS         WORKERS            VERSION  CERTIFICATE\n"
-        "10.0.0.7:4000  host-a  available        16    1 of 4 free  digits: 2, gpt: 1  1.2      until 2027-01-15\n"
-        "b:4000         b       silent for 12 s  8     -            -                  1.2      -\n");
+  CHECK(table_of({first, second}) == "ADDRESS        HOST    STATE            CPUS  GPUS         WORKERS            "
+                                     "LABELS                VERSION  CERTIFICATE\n"
+                                     "10.0.0.7:4000  host-a  available        16    1 of 4 free  digits: 2, gpt: 1  "
+                                     "kind=serving, zone=a  1.2      until 2027-01-15\n"
+                                     "b:4000         b       silent for 12 s  8     -            -                  -  "
+                                     "                   1.2      -\n");
   const auto json = nlohmann::json::parse(json_of({first, second}));
   REQUIRE(json.size() == 2);
   CHECK(json[0]["workers"] == 3);
   CHECK(json[0]["runs"][1] == nlohmann::json{{"run", "4567"}, {"name", "gpt"}, {"workers", 1}});
   CHECK(json[0]["free_gpus"] == 1);
+  CHECK(json[0]["labels"]["kind"] == "serving");
   CHECK(json[0]["certificate_expires"] == "2027-01-15");
   CHECK(json[1]["certificate_expires"].is_null());
   CHECK(json[1]["silent_seconds"] == 12.345);

@@ -21,6 +21,13 @@ std::string runs_of(const cluster_member& member) {
   return result.empty() ? "-" : result;
 }
 
+std::string labels_of(const cluster_member& member) {
+  std::string result;
+  for (const auto& [name, value] : member.labels)
+    result += fmt::format("{}{}={}", result.empty() ? "" : ", ", name, value);
+  return result.empty() ? "-" : result;
+}
+
 std::string gpus_of(const cluster_member& member) {
   if (member.offered.gpus == 0)
     return "-";
@@ -30,18 +37,18 @@ std::string gpus_of(const cluster_member& member) {
 } // namespace
 
 std::string table_of(const std::vector<listed_member>& members) {
-  using row = std::array<std::string, 8>;
-  std::vector<row> rows{{"ADDRESS", "HOST", "STATE", "CPUS", "GPUS", "WORKERS", "VERSION", "CERTIFICATE"}};
+  using row = std::array<std::string, 9>;
+  std::vector<row> rows{{"ADDRESS", "HOST", "STATE", "CPUS", "GPUS", "WORKERS", "LABELS", "VERSION", "CERTIFICATE"}};
   for (const auto& each : members) {
     const auto& what = each.what;
     auto state = std::string{runtime::state_of(each)};
     if (each.is_silent)
       state += fmt::format(" for {} s", each.silent_for.count() / 1000);
     rows.push_back({what.address, what.host, std::move(state), fmt::to_string(what.offered.cpus), gpus_of(what),
-                    runs_of(what), what.version,
+                    runs_of(what), labels_of(what), what.version,
                     what.certificate_expires ? "until " + runtime::day_of(*what.certificate_expires) : "-"});
   }
-  std::array<std::size_t, 8> widths{};
+  std::array<std::size_t, 9> widths{};
   for (const auto& each : rows)
     for (std::size_t i = 0; i < each.size(); ++i)
       widths[i] = std::max(widths[i], each[i].size());

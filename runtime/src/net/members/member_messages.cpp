@@ -44,11 +44,16 @@ T number_in(const json& text) {
 }
 
 json describe(const resources& x) {
-  return {{"cpus", x.cpus}, {"gpus", x.gpus}};
+  return {{"cpus", x.cpus}, {"gpus", x.gpus}, {"memory_bytes", x.memory_bytes}, {"custom", x.custom}};
 }
 
 resources resources_in(const json& text) {
-  return {number_in<std::uint32_t>(text.at("cpus")), text.at("gpus").get<double>()};
+  auto result = resources{number_in<std::uint32_t>(text.at("cpus")), text.at("gpus").get<double>(),
+                          number_in<std::uint64_t>(text.value("memory_bytes", json(0U)))};
+  const auto custom = text.value("custom", json::object());
+  for (const auto& [name, amount] : custom.items())
+    result.custom.emplace(name, number_in<std::uint64_t>(amount));
+  return result;
 }
 
 cluster_member member_in(const json& text) {
@@ -68,6 +73,9 @@ cluster_member member_in(const json& text) {
                            number_in<std::uint32_t>(each.at("workers"))});
   if (const auto expires = text.find("certificate_expires"); expires != text.end() && !expires->is_null())
     result.certificate_expires = expires->get<std::int64_t>();
+  const auto labels = text.value("labels", json::object());
+  for (const auto& [name, value] : labels.items())
+    result.labels.emplace(name, value.get<std::string>());
   return result;
 }
 
@@ -153,7 +161,8 @@ json describe(const cluster_member& member) {
                      {"offered", describe(member.offered)},
                      {"free", describe(member.free)},
                      {"phase", word_of(member.phase)},
-                     {"runs", std::move(runs)}};
+                     {"runs", std::move(runs)},
+                     {"labels", member.labels}};
   if (member.certificate_expires)
     result["certificate_expires"] = *member.certificate_expires;
   return result;

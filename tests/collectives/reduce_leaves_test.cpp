@@ -123,6 +123,41 @@ TEST_CASE("large buckets, whole or in parts, divided or not, give the bits of th
       }
 }
 
+TEST_CASE("several ranks of each host carry large buckets to the other hosts, with the same bits") {
+  const bucket_layout mixed{{{dtype::bf16, 300'001}, {dtype::f32, 200'000}, {dtype::f64, 7}}};
+  const bucket_layout in_pieces{{{dtype::f32, 1'500'000}}};
+  const std::uint32_t shards = 8;
+  for (const auto* layout : {&mixed, &in_pieces}) {
+    const auto wanted = reference_root(*layout, shards, 3);
+    for (const auto& hosts : std::vector<std::vector<std::uint32_t>>{
+             {0, 0, 1, 1}, {0, 0, 0, 1, 1}, {0, 1, 0, 1, 0, 1}, {0, 0, 1, 1, 2, 2, 2}}) {
+      const auto size = static_cast<std::uint32_t>(hosts.size());
+      INFO("hosts ", doctest::toString(hosts.size()), ", bytes ", layout->size_bytes());
+      auto group = rank_group{swept_transport::hierarchical, size, std::chrono::seconds{120}, generation_id{1}, hosts};
+      for (std::uint64_t part_bytes : {UINT64_MAX, std::uint64_t{1} << 20}) {
+        const auto results = group.run([&](communicator& member) {
+          return reduce(member, {*layout, shards, even_ownership(shards, size), 3, part_bytes});
+        });
+        for (const auto& result : results)
+          CHECK(result == wanted);
+      }
+    }
+  }
+}
+
+TEST_CASE("the ranks of a host share the bytes that it sends") {
+  const bucket_layout layout{{{dtype::f32, 1'000'000}}};
+  auto group = rank_group{swept_transport::hierarchical, 4, std::chrono::seconds{120}, generation_id{1}, {0, 0, 1, 1}};
+  const auto sent = group.run([&](communicator& member) {
+    const auto before = member.sent().sent_bytes;
+    const auto reduced = reduce(member, {layout, 4, even_ownership(4, 4)});
+    return reduced.empty() ? 0 : member.sent().sent_bytes - before;
+  });
+  // Half of a column twice, in each of two calls, and what it reads of the other rank's memory: at most a column.
+  for (const auto x : sent)
+    CHECK(x == doctest::Approx(2 * (layout.size_bytes() / 2 + layout.size_bytes() / 2)).epsilon(0.01));
+}
+
 TEST_CASE("the group of one gives the same bits") {
   const auto alone = make_self_communicator(generation_id{1});
   for (const auto& layout : test_layouts())

@@ -72,14 +72,14 @@ expected<void> shm_reducer::reduce(const call_record& call, const tree_reduction
   outs_.clear();
   for (auto* x : results)
     outs_.push_back(x->own_slice(part));
-  if (fits_slot(what, range))
-    return reduce_small(call, what, mine, range, outs_);
-  TROUPE_TRY(offer(what, mine, range));
   auto& posting = group_->next_posting();
   for (std::size_t k = 0; k < results.size(); ++k)
     posting.results[k] = results[k]->own_offset();
-  TROUPE_TRY(group_->post(call));
-  look_at_operands(what);
+  TROUPE_TRY(gather(call, what, mine, range));
+  if (fits_slot(what, range)) {
+    run(what, range.first, range, outs_);
+    return {};
+  }
   run(what, range.first, slice, outs_);
   group_->arrive();
   for (std::uint32_t i = 1; i < group_->size(); ++i) {
@@ -92,10 +92,19 @@ expected<void> shm_reducer::reduce(const call_record& call, const tree_reduction
   return {};
 }
 
+expected<void> shm_reducer::gather(const call_record& call, const tree_reduction& what,
+                                   std::span<const std::byte* const> mine, byte_range part) {
+  if (fits_slot(what, part))
+    return gather_small(call, what, mine, part);
+  TROUPE_TRY(offer(what, mine, part));
+  TROUPE_TRY(group_->post(call));
+  look_at_operands(what);
+  return {};
+}
+
 /// Operands travel in the control block, which is not overwritten before all have read it: one rendezvous.
-expected<void> shm_reducer::reduce_small(const call_record& call, const tree_reduction& what,
-                                         std::span<const std::byte* const> mine, byte_range part,
-                                         std::span<std::byte* const> outs) {
+expected<void> shm_reducer::gather_small(const call_record& call, const tree_reduction& what,
+                                         std::span<const std::byte* const> mine, byte_range part) {
   const auto size = operand_bytes(what, part);
   auto* slot = group_->next_slot();
   for (std::size_t i = 0; i < mine.size(); ++i)
@@ -104,7 +113,6 @@ expected<void> shm_reducer::reduce_small(const call_record& call, const tree_red
   operands_.clear();
   for (const auto& x : what.plan.operands)
     operands_.push_back(group_->slot_of(x.rank) + x.position * size);
-  run(what, part.first, part, outs);
   return {};
 }
 
@@ -151,8 +159,11 @@ expected<void> shm_reducer::all_reduce(const call_record& call, const tree_reduc
   const auto whole = byte_range{0, data.size()};
   const std::byte* mine = data.data();
   auto* out = data.data();
-  if (fits_slot(what, whole))
-    return reduce_small(call, what, {&mine, 1}, whole, {&out, 1});
+  if (fits_slot(what, whole)) {
+    TROUPE_TRY(gather_small(call, what, {&mine, 1}, whole));
+    run(what, 0, whole, {&out, 1});
+    return {};
+  }
   auto& posting = group_->next_posting();
   posting.is_registered = group_->members().process_pool().contains(data.data(), data.size()) ? 1 : 0;
   posting.offsets[0] = posting.is_registered != 0 ? group_->members().process_pool().offset_of(data.data()) : 0;

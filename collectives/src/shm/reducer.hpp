@@ -27,6 +27,16 @@ class shm_reducer {
                                       std::span<const std::byte* const> mine, std::size_t part,
                                       std::span<shm_bucket* const> results);
 
+  /// The first half of a reduction whose sums stay with the ranks that make them: makes the operands of a part
+  /// readable, and waits for those of all ranks. The caller sets the posting's `words`.
+  [[nodiscard]] expected<void> gather(const call_record& call, const tree_reduction& what,
+                                      std::span<const std::byte* const> mine, byte_range part);
+  /// The second half: adds the operands' elements of `slice`, within the part gathered last. `outs`, one for each
+  /// output of the plan, start there. Any number of times, until the call's next rendezvous.
+  void add(const tree_reduction& what, byte_range part, byte_range slice, std::span<std::byte* const> outs) {
+    run(what, part.first, slice, outs);
+  }
+
   /// Reduces one contribution per rank in place. The data need not be in a pool.
   [[nodiscard]] expected<void> all_reduce(const call_record& call, const tree_reduction& what,
                                           std::span<std::byte> data);
@@ -40,9 +50,8 @@ class shm_reducer {
   [[nodiscard]] const std::byte* begin_of(const tree_reduction& what, const std::byte* operand,
                                           byte_range part) const noexcept;
 
-  expected<void> reduce_small(const call_record& call, const tree_reduction& what,
-                              std::span<const std::byte* const> mine, byte_range part,
-                              std::span<std::byte* const> outs);
+  expected<void> gather_small(const call_record& call, const tree_reduction& what,
+                              std::span<const std::byte* const> mine, byte_range part);
   expected<void> offer(const tree_reduction& what, std::span<const std::byte* const> mine, byte_range part);
   void look_at_operands(const tree_reduction& what);
   expected<void> all_reduce_in_place(const tree_reduction& what, std::span<std::byte> data);

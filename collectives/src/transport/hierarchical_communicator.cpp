@@ -2,6 +2,7 @@
 
 #include "shm/bucket.hpp"
 #include "shm/group.hpp"
+#include "shm/pages.hpp"
 #include "shm/reducer.hpp"
 #include "shm/transport.hpp"
 #include "tcp/connect.hpp"
@@ -23,11 +24,16 @@ namespace {
 /// The piece size of `all_reduce`.
 constexpr std::uint64_t chunk_bytes = 4 << 20;
 
+/// What makes another rank of a host worth its messages to the other hosts.
+constexpr std::uint64_t least_column_bytes = 128 << 10;
+
 /// Which ranks share memory.
 struct topology {
   /// The ranks of each host in ascending order; the first is its leader. Hosts are ordered by their leaders.
   std::vector<std::vector<std::uint32_t>> hosts;
   std::vector<std::uint32_t> leaders;
+  /// The ranks of the smallest host.
+  std::uint32_t width = 0;
   /// This rank's host, and its index there.
   std::uint32_t host = 0;
   std::uint32_t local_rank = 0;
@@ -51,10 +57,12 @@ topology make_topology(const std::vector<std::uint32_t>& host_of, std::uint32_t 
     }
     result.hosts[found->second].push_back(rank);
   }
+  const auto smallest = std::ranges::min_element(result.hosts, {}, &std::vector<std::uint32_t>::size);
+  result.width = static_cast<std::uint32_t>(smallest->size());
   return result;
 }
 
-/// A reduction in two levels: first among the ranks of each host, then among the leaders.
+/// A reduction in two levels: first among the ranks of each host, then between hosts.
 struct two_level_plan {
   std::uint32_t shards = 0;
   std::vector<shard_range> ownership;
@@ -80,22 +88,15 @@ two_level_plan make_plan(const topology& where, std::uint32_t shards, std::span<
   return result;
 }
 
-/// The result is in the leader's memory, where all ranks of the host read it. Beside it, for each part, are the sums
-/// that the host's ranks can finish among themselves.
-class hierarchical_bucket final : public reduced_bucket {
- public:
-  hierarchical_bucket(std::unique_ptr<shm_bucket> result, std::size_t parts)
-      : result_(std::move(result)), host_sums_(parts) {}
-
-  std::span<const std::byte> bytes() const noexcept override { return result_->bytes(); }
-  std::span<const byte_range> parts() const noexcept override { return result_->parts(); }
-  [[nodiscard]] shm_bucket& result() noexcept { return *result_; }
-  [[nodiscard]] std::vector<std::unique_ptr<shm_bucket>>& host_sums(std::size_t part) { return host_sums_[part]; }
-
- private:
-  std::unique_ptr<shm_bucket> result_;
-  std::vector<std::vector<std::unique_ptr<shm_bucket>>> host_sums_;
-};
+/// How a part is divided among the ranks of each host, alike on all hosts: rank i of a host moves column i between its
+/// host and the others. Short parts are the leaders' alone.
+std::vector<byte_range> cut_columns(const topology& where, byte_range part) {
+  const auto worth = std::max<std::uint64_t>(part.size_bytes() / least_column_bytes, 1);
+  const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(where.width, worth));
+  auto result = cut_evenly(part, count, page_bytes);
+  result.resize(where.local_ranks().size(), {part.last, part.last});
+  return result;
+}
 
 class hierarchical_communicator final : public transport_communicator {
  public:
@@ -110,7 +111,10 @@ class hierarchical_communicator final : public transport_communicator {
         piece_bytes_(static_cast<mixed_transport&>(messages_.underlying()).piece_bytes_between_hosts()),
         where_(std::move(where)),
         group_(std::move(group)),
-        reducer_(group_) {}
+        reducer_(group_) {
+    for (const auto& ranks : where_.hosts)
+      column_.push_back(ranks[std::min<std::size_t>(where_.local_rank, ranks.size() - 1)]);
+  }
 
   ~hierarchical_communicator() override {
     stop_started_calls();
@@ -129,13 +133,10 @@ class hierarchical_communicator final : public transport_communicator {
                                                         std::vector<byte_range> parts) override {
     TROUPE_TRY(check_parts(layout, parts));
     shm_bucket::slice_table slices;
-    for (auto part : parts) {
-      auto& of_ranks = slices.emplace_back(group_->size(), byte_range{part.last, part.last});
-      of_ranks[0] = part;
-    }
-    const auto count = parts.size();
+    for (auto part : parts)
+      slices.push_back(cut_columns(where_, part));
     TROUPE_TRY(auto result, shm_bucket::make(group_, layout.size_bytes(), std::move(parts), std::move(slices)));
-    return std::make_unique<hierarchical_bucket>(std::move(result), count);
+    return std::unique_ptr<reduced_bucket>{std::move(result)};
   }
 
   expected<void> all_reduce(dtype type, reduce_op op, std::span<std::byte> data) override {
@@ -172,7 +173,7 @@ class hierarchical_communicator final : public transport_communicator {
 
  private:
   expected<void> check_result(reduced_bucket& result, const bucket_layout& layout, std::size_t part) const override {
-    return check_made_here<hierarchical_bucket>(result, layout, part);
+    return check_made_here<shm_bucket>(result, layout, part);
   }
 
   expected<void> reduce_into(reduced_bucket& result, const bucket_reduction& what) override {
@@ -186,63 +187,66 @@ class hierarchical_communicator final : public transport_communicator {
       host_operands_[0] = widened_.data();
     }
     const auto& plan = what.operands == operand_kind::sums ? plan_over_leaves() : plan_over_ranks();
-    return reduce(plan, layout, reduce_op::sum, what.divisor, static_cast<hierarchical_bucket&>(result), what.part);
+    return reduce(plan, layout, reduce_op::sum, what.divisor, static_cast<shm_bucket&>(result), what.part);
   }
 
-  /// The operands are `host_operands_`, which are buckets of sums.
+  /// The operands are `host_operands_`, which are buckets of sums. Every rank with a column adds what its host has of
+  /// it, piece by piece, reduces it with the ranks of the same column, and shows the result to its host.
   expected<void> reduce(const two_level_plan& plan, const bucket_layout& layout, reduce_op op, std::uint64_t divisor,
-                        hierarchical_bucket& bucket, std::size_t part) {
-    const auto range = bucket.parts()[part];
+                        shm_bucket& result, std::size_t part) {
     const auto sums = layout.sums();
-    const auto sums_range = byte_range{layout.offset_in_sums(range.first), layout.offset_in_sums(range.last)};
-    // Inside the host, on the part's sums alone.
-    const auto part_sums = sums.part(sums_range);
-    for (auto& x : host_operands_)
-      x += sums_range.first;
-    TROUPE_TRY(auto host_sums, reserve_host_sums(bucket, part, part_sums.size_bytes(), plan.inside.outputs.size()));
-    group_->next_posting().words[0] = bucket.result().own_offset();
-    const tree_reduction inside{plan.inside, part_sums, part_sums, op, 1, operand_kind::sums, root_kind::partial_sum};
+    const auto in_sums = [&layout](byte_range x) {
+      return byte_range{layout.offset_in_sums(x.first), layout.offset_in_sums(x.last)};
+    };
+    const auto range = in_sums(result.parts()[part]);
+    const tree_reduction inside{plan.inside, sums, sums, op, 1, operand_kind::sums, root_kind::partial_sum};
+    group_->next_posting().words[0] = result.own_offset();
     // A host may own no shards; its ranks take part in the rendezvous anyway.
-    auto reduced = host_sums.empty() ? group_->post(messages_.call())
-                                     : reducer_.reduce(messages_.call(), inside, host_operands_, 0, host_sums);
-    if (!reduced)
-      return checked(std::move(reduced));
-    const auto result_offset = group_->posting_of(0).words[0];
-    if (where_.is_leader()) {
-      host_operands_.clear();
-      for (const auto* x : host_sums)
-        host_operands_.push_back(x->bytes().data());
-      const message_reduction what{plan.between,   layout,
-                                   sums,           op,
-                                   divisor,        over_messages_.spread(plan.between, range, where_.leaders.size()),
-                                   where_.leaders, where_.host,
-                                   range.first,    piece_bytes_};
-      TROUPE_TRY(over_messages_.reduce_and_spread(what, host_operands_, bucket.result().own_slice(part)));
+    auto gathered = plan.inside.outputs.empty() ? group_->post(messages_.call())
+                                                : reducer_.gather(messages_.call(), inside, host_operands_, range);
+    if (!gathered)
+      return checked(std::move(gathered));
+    const auto columns = result.slices(part);
+    const auto column = columns[where_.local_rank];
+    if (column.size_bytes() != 0) {
+      const auto first = in_sums(column).first;
+      reserve_host_sums(plan.inside.outputs.size(), in_sums(column).size_bytes());
+      const auto add = [&](byte_range piece) {
+        const auto elements = in_sums(piece);
+        for (std::size_t k = 0; k < outs_.size(); ++k)
+          outs_[k] = host_sums_[k].data() + (elements.first - first);
+        if (!outs_.empty())
+          reducer_.add(inside, range, elements, outs_);
+      };
+      const message_reduction what{
+          plan.between, layout,      sums,
+          op,           divisor,     over_messages_.spread(plan.between, column, where_.hosts.size()),
+          column_,      where_.host, column.first,
+          piece_bytes_, add};
+      TROUPE_TRY(over_messages_.reduce_and_spread(what, host_operands_, result.own_slice(part)));
       TROUPE_TRY(messages_.finish());
     }
     group_->arrive();
-    if (auto there = where_.is_leader() ? expected<void>{} : group_->wait_for(0); !there)
-      return checked(std::move(there));
-    if (auto shown = bucket.result().show(0, result_offset); !shown)
-      return checked(group_->fail_with(std::move(shown.error())));
+    for (std::uint32_t peer = 0; peer < columns.size(); ++peer) {
+      if (peer == where_.local_rank || columns[peer].size_bytes() == 0)
+        continue;
+      if (auto there = group_->wait_for(peer); !there)
+        return checked(std::move(there));
+      if (auto shown = result.show(peer, group_->posting_of(peer).words[0]); !shown)
+        return checked(group_->fail_with(std::move(shown.error())));
+    }
     return {};
   }
 
-  /// Keeps the host's sums of this part until the call ends: one per output of the plan.
-  expected<std::vector<shm_bucket*>> reserve_host_sums(hierarchical_bucket& bucket, std::size_t part,
-                                                       std::uint64_t size_bytes, std::size_t count) {
-    auto& sums = bucket.host_sums(part);
-    while (sums.size() < count) {
-      const auto whole = byte_range{0, size_bytes};
-      auto made = shm_bucket::make(group_, size_bytes, {whole}, {reducer_.spread(whole)});
-      if (!made)
-        return fail(checked(group_->fail_with(std::move(made.error()))).error());
-      sums.push_back(std::move(*made));
+  /// The operands of what goes between hosts: one sum for each output of the plan inside this host.
+  void reserve_host_sums(std::size_t count, std::uint64_t size_bytes) {
+    host_sums_.resize(std::max(host_sums_.size(), count));
+    outs_.resize(count);
+    host_operands_.clear();
+    for (std::size_t k = 0; k < count; ++k) {
+      host_sums_[k].reserve(size_bytes);
+      host_operands_.push_back(host_sums_[k].data());
     }
-    std::vector<shm_bucket*> result;
-    for (std::size_t k = 0; k < count; ++k)
-      result.push_back(sums[k].get());
-    return result;
   }
 
   expected<void> all_reduce_chunk(dtype type, reduce_op op, std::uint64_t divisor, std::span<std::byte> data) {
@@ -254,7 +258,7 @@ class hierarchical_communicator final : public transport_communicator {
       auto made = make_bucket(layout, {});
       if (!made)
         return checked(group_->fail_with(std::move(made.error())));
-      bucket.reset(static_cast<hierarchical_bucket*>(made->release()));
+      bucket.reset(static_cast<shm_bucket*>(made->release()));
     }
     widened_.reserve(layout.sums().size_bytes());
     widen(type, widened_.data(), data.data(), data.size() / size_of(type));
@@ -283,9 +287,11 @@ class hierarchical_communicator final : public transport_communicator {
     return result;
   }
 
-  /// Of what the leaders send each other.
+  /// Of what goes between hosts.
   const std::uint64_t piece_bytes_;
   topology where_;
+  /// The ranks that have this rank's index on each host.
+  std::vector<std::uint32_t> column_;
   std::shared_ptr<shm_group> group_;
   shm_reducer reducer_;
   two_level_plan leaves_plan_;
@@ -294,7 +300,10 @@ class hierarchical_communicator final : public transport_communicator {
   std::vector<const std::byte*> host_operands_;
   /// A contribution, widened to the type of sums.
   aligned_buffer widened_{group_->members().process_pool()};
-  std::map<std::pair<dtype, std::size_t>, std::unique_ptr<hierarchical_bucket>> chunks_;
+  /// What this host has of this rank's column.
+  std::vector<aligned_buffer> host_sums_;
+  std::vector<std::byte*> outs_;
+  std::map<std::pair<dtype, std::size_t>, std::unique_ptr<shm_bucket>> chunks_;
 };
 
 } // namespace

@@ -104,6 +104,8 @@ expected<void> message_reducer::reduce_pieces(const message_reduction& what, std
       const piece_list theirs{what.slices[peer], what.piece_bytes};
       if (k >= theirs.count())
         continue;
+      if (what.prepare && !what.is_whole())
+        what.prepare(theirs[k]);
       const auto piece = what.in_sums(theirs[k]);
       for (const auto* partial : mine)
         messages_.send(what.members[peer], partial + (piece.first - origin), piece.size_bytes(), first_phase);
@@ -111,6 +113,8 @@ expected<void> message_reducer::reduce_pieces(const message_reduction& what, std
   for (std::size_t k = 0; k < own.count(); ++k) {
     const auto piece = own[k];
     auto* place = out + (piece.first - slice.first);
+    if (what.prepare && !what.is_whole())
+      what.prepare(piece);
     TROUPE_TRY(finish_piece(what, piece, pieces_[k % at_a_time], place));
     for (std::uint32_t i = 1; next == finished::goes_to_all && i < n; ++i)
       messages_.send(what.members[(what.me + i) % n], place, piece.size_bytes(), second_phase);
@@ -185,8 +189,9 @@ expected<void> message_reducer::reduce_and_spread(const message_reduction& what,
   const auto n = what.count();
   const auto slice = what.slices[what.me];
   auto* out = result + (slice.first - what.origin);
-  if (n == 1 || what.slices.front() == what.slices.back()) {
-    // Every rank finishes everything.
+  if (what.is_whole()) {
+    if (what.prepare)
+      what.prepare(slice);
     if (is_doubling(what.plan, n))
       return double_recursively(what, mine[0], out);
     return reduce_pieces(what, mine, out, finished::stays);

@@ -5,6 +5,7 @@
 #include <troupe/collectives/aligned_buffer.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -28,11 +29,16 @@ struct message_reduction {
   std::uint64_t origin = 0;
   /// Larger slices are sent and added in pieces of about this size. The same on all ranks.
   std::uint64_t piece_bytes = UINT64_MAX;
+  /// If there is one: makes this rank's operands in a range, once for each range, before they are used. What is made is
+  /// on its way while the next is made.
+  std::function<void(byte_range)> prepare = {};
 
   [[nodiscard]] bool is_narrow() const noexcept { return sums.size_bytes() != layout.size_bytes(); }
   [[nodiscard]] byte_range in_sums(byte_range slice) const noexcept {
     return {layout.offset_in_sums(slice.first), layout.offset_in_sums(slice.last)};
   }
+  /// Every rank finishes everything.
+  [[nodiscard]] bool is_whole() const noexcept { return slices.size() == 1 || slices.front() == slices.back(); }
   [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(members.size()); }
 };
 

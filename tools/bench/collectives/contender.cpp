@@ -5,6 +5,7 @@
 #include "socket_limit.hpp"
 
 #include <troupe/collectives/aligned_buffer.hpp>
+#include <troupe/collectives/hierarchical_communicator.hpp>
 #include <troupe/collectives/shm_communicator.hpp>
 #include <troupe/collectives/summation_tree.hpp>
 #include <troupe/collectives/tcp_communicator.hpp>
@@ -190,10 +191,10 @@ class touched final : public contender {
 constexpr std::string_view touched_suffix = "-touched";
 
 constexpr std::string_view names[] = {
-    "exact",         "fast",          "in-place",         "unregistered",  "limit",
-    "limit-touched", "exact-touched", "in-place-touched", "gloo",          "tcp",
-    "tcp-fast",      "tcp-in-place",  "tcp-barrier",      "tcp-encrypted", "tcp-encrypted-barrier",
-    "tcp-limit"};
+    "exact",         "fast",          "in-place",           "unregistered",  "limit",
+    "limit-touched", "exact-touched", "in-place-touched",   "gloo",          "tcp",
+    "tcp-fast",      "tcp-in-place",  "tcp-barrier",        "tcp-encrypted", "tcp-encrypted-barrier",
+    "tcp-limit",     "two-hosts",     "two-hosts-encrypted"};
 
 } // namespace
 
@@ -233,6 +234,34 @@ communicator& contender_factory::tcp(cipher how) {
   return *group;
 }
 
+/// The first half of the ranks is one host, the other half another.
+communicator& contender_factory::two_hosts(cipher how) {
+  auto& group = how == cipher::none ? two_hosts_ : two_hosts_encrypted_;
+  if (!group) {
+    hierarchical_options options;
+    options.place.rank = rank_id{link_.rank()};
+    options.place.world_size = link_.size();
+    options.place.generation = generation_id{1};
+    options.place.encrypted = how == cipher::tls;
+    options.pool = pool_;
+    const auto host_of = [this](std::uint32_t rank) { return 2 * rank / link_.size(); };
+    for (std::uint32_t r = 0; r < link_.size(); ++r)
+      options.hosts.push_back(host_of(r));
+    group = value_or_throw(make_hierarchical_communicator(
+        std::move(options),
+        [this](const std::string& mine) { return expected<std::vector<std::string>>{link_.exchange(mine)}; },
+        [this, host_of](std::span<const int> mine) {
+          auto all = link_.exchange_descriptors(mine);
+          std::vector<std::vector<unique_fd>> here;
+          for (std::uint32_t r = 0; r < all.size(); ++r)
+            if (host_of(r) == host_of(link_.rank()))
+              here.push_back(std::move(all[r]));
+          return expected<std::vector<std::vector<unique_fd>>>{std::move(here)};
+        }));
+  }
+  return *group;
+}
+
 shared_floats contender_factory::registered(std::uint64_t bytes) {
   auto result = registered_.lock();
   if (!result || result->size_bytes() != bytes)
@@ -257,6 +286,10 @@ std::unique_ptr<contender> contender_factory::make(std::string_view name, std::u
     if (!sockets_)
       sockets_ = std::make_unique<plain_sockets>(link_);
     return std::make_unique<socket_limit>(*sockets_, ordinary_floats(bytes));
+  }
+  if (name.starts_with("two-hosts")) {
+    auto& group = two_hosts(name == "two-hosts" ? cipher::none : cipher::tls);
+    return std::make_unique<bucket>(group, floats_in(group.memory(), bytes), order::exact);
   }
   auto& group = tcp(name.starts_with("tcp-encrypted") ? cipher::tls : cipher::none);
   if (name.ends_with("-barrier"))

@@ -21,8 +21,9 @@ struct hierarchical_options {
   bool results_for_devices = false;
 };
 
-/// Forms a group that uses shared memory inside a host and TCP between hosts. Reductions and barriers run inside each
-/// host first, then among the first ranks of the hosts. Gives the same bits as the other transports. Every rank of the
+/// Forms a group that uses shared memory inside a host and TCP between hosts. Reductions run inside each host first,
+/// then between hosts, where each rank of a host carries a part of a large bucket; barriers among the hosts' first
+/// ranks. Gives the same bits as the other transports. Every rank of the
 /// generation calls it. `addresses` exchanges among all ranks, `descriptors` among the ranks of a host, both in rank
 /// order.
 ///

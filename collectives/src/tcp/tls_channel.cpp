@@ -254,7 +254,7 @@ class psk_channel final : public tls_channel {
   /// it does not read ahead, and sends nothing after it, because there are no tickets.
   void take_over() {
     ssl_.reset();
-    incoming_.resize(incoming_bytes);
+    incoming_ = std::make_unique_for_overwrite<std::byte[]>(incoming_bytes);
   }
 
   /// `records_` has room for it.
@@ -264,7 +264,7 @@ class psk_channel final : public tls_channel {
 
   /// The next whole record that has arrived; empty if there is none.
   std::span<const std::byte> next_record() {
-    const auto arrived = std::span{incoming_}.subspan(incoming_begin_, incoming_end_ - incoming_begin_);
+    const auto arrived = std::span{incoming_.get() + incoming_begin_, incoming_end_ - incoming_begin_};
     if (arrived.size() < record_header_bytes)
       return {};
     const auto size = record_bytes_of(arrived);
@@ -280,14 +280,14 @@ class psk_channel final : public tls_channel {
     if (is_ended())
       return transferred::state::closed;
     if (incoming_begin_ != 0) {
-      std::memmove(incoming_.data(), incoming_.data() + incoming_begin_, incoming_end_ - incoming_begin_);
+      std::memmove(incoming_.get(), incoming_.get() + incoming_begin_, incoming_end_ - incoming_begin_);
       incoming_end_ -= std::exchange(incoming_begin_, 0);
     }
     for (;;) {
-      const auto got = ::recv(socket_.get(), incoming_.data() + incoming_end_, incoming_.size() - incoming_end_, 0);
+      const auto got = ::recv(socket_.get(), incoming_.get() + incoming_end_, incoming_bytes - incoming_end_, 0);
       if (got > 0) {
         incoming_end_ += static_cast<std::size_t>(got);
-        arriving_ = incoming_end_ == incoming_.size() ? socket_state::may_have_more : socket_state::drained;
+        arriving_ = incoming_end_ == incoming_bytes ? socket_state::may_have_more : socket_state::drained;
         return transferred::state::open;
       }
       if (got < 0 && errno == EINTR)
@@ -361,8 +361,8 @@ class psk_channel final : public tls_channel {
   /// Both are known once the handshake is over.
   std::optional<record_key> sends_with_;
   std::optional<record_key> receives_with_;
-  /// Records as they arrive.
-  std::vector<std::byte> incoming_;
+  /// Records as they arrive. Not zeroed, so that most of it is no memory for peers that send little.
+  std::unique_ptr<std::byte[]> incoming_;
   std::size_t incoming_begin_ = 0;
   std::size_t incoming_end_ = 0;
   /// The rest of a record that did not fit into the caller's buffers.

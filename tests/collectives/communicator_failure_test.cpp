@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 #include <functional>
 #include <latch>
+#include <sys/resource.h>
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -482,6 +483,33 @@ TEST_CASE("members that give up while all connect do not crash the others") {
     for (std::uint32_t rank = 1; rank < world_size; ++rank)
       CHECK((seen[rank] == errc::aborted || seen[rank] == errc::unreachable));
   }
+}
+
+TEST_CASE("a group with more connections than the process may have is refused before it forms") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  // Without a limit there is nothing to refuse.
+  if (before.rlim_max > 1 << 24)
+    return;
+  auto options = options_for(0, static_cast<std::uint32_t>(before.rlim_max));
+  const auto made = make_tcp_communicator(options, [](const std::string&) -> expected<std::vector<std::string>> {
+    FAIL("it forms");
+    return std::vector<std::string>{};
+  });
+  REQUIRE(!made);
+  CHECK(made.error().code == errc::unsatisfiable);
+  CHECK(made.error().message.find(std::to_string(before.rlim_max)) != std::string::npos);
+  // One that fits raises the limit.
+  auto lower = before;
+  lower.rlim_cur = 64;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &lower) == 0);
+  const auto formed = make_tcp_communicator(
+      options_for(0, 1), [](std::string mine) { return expected<std::vector<std::string>>{{std::move(mine)}}; });
+  CHECK(formed);
+  rlimit after{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &after) == 0);
+  CHECK(after.rlim_cur >= 256);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
 TEST_CASE("invalid options and unknown hosts are rejected") {

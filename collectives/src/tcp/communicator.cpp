@@ -4,7 +4,9 @@
 #include "tcp/forming.hpp"
 #include "tcp/transport.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <system_error>
 #include <utility>
 
@@ -21,6 +23,25 @@ expected<void> check_options(const tcp_options& options) {
     return fail(errc::invalid_argument, fmt::format("{}: the ports from {} to {} are no range", tcp::describe(options),
                                                     options.ports->first, options.ports->last));
   return {};
+}
+
+/// What a process opens besides the connections of a group.
+constexpr rlim_t other_descriptors = 256;
+
+/// Two connections to each peer must fit into the limit of descriptors, which is raised as far as the system allows.
+expected<void> make_room(const tcp_options& options, rlim_t peers) {
+  const auto wanted = 2 * peers + other_descriptors;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+    return {};
+  const auto allowed = limit.rlim_max;
+  limit.rlim_cur = wanted;
+  if (allowed >= wanted && ::setrlimit(RLIMIT_NOFILE, &limit) == 0)
+    return {};
+  return fail(errc::unsatisfiable,
+              fmt::format("{}: connections to {} ranks need {} descriptors, and this process may open {}: raise the "
+                          "hard limit (ulimit -Hn, LimitNOFILE of the node's service), or use fewer workers",
+                          tcp::describe(options), peers, wanted, allowed));
 }
 
 expected<tcp::member_addresses> exchange_addresses(const tcp_options& options, const std::vector<bool>& is_peer,
@@ -58,6 +79,7 @@ expected<std::unique_ptr<transport>> form(const tcp_options& options, tcp::liste
 expected<std::unique_ptr<transport>> connect_tcp(const tcp_options& options, const std::vector<bool>& is_peer,
                                                  const address_exchange& exchange) {
   TROUPE_TRY(check_options(options));
+  TROUPE_TRY(make_room(options, static_cast<rlim_t>(std::ranges::count(is_peer, true))));
   TROUPE_TRY(const auto host, tcp::resolve_own_host(options.host));
   TROUPE_TRY(auto own, tcp::listen_at(host, options.ports));
   TROUPE_TRY(const auto members, exchange_addresses(options, is_peer, own.at, exchange));

@@ -74,7 +74,8 @@ struct tcp_options {
 ///
 /// Fails with the exchange's error, `errc::mismatch` (a blob is from another generation or group, or a rank has other
 /// options), `errc::unreachable` (the host name, or peers, which the message names with their addresses and reasons),
-/// `errc::aborted` (cancelled), `errc::invalid_argument`.
+/// `errc::aborted` (cancelled), `errc::unsatisfiable` (the process may not open so many connections),
+/// `errc::invalid_argument`.
 [[nodiscard]] expected<std::unique_ptr<communicator>> make_tcp_communicator(const tcp_options& options,
                                                                             const address_exchange& exchange);
 

@@ -145,6 +145,29 @@ TEST_CASE("several ranks of each host carry large buckets to the other hosts, wi
   }
 }
 
+TEST_CASE("many ranks halve and double, in messages of a power of two of ranks, with the same bits") {
+  // Beyond recursive doubling; the last is beyond halving, and cut into slices of which some are empty.
+  for (const auto& layout :
+       {bucket_layout{{{dtype::f32, 20'000}}}, bucket_layout{{{dtype::bf16, 60'001}, {dtype::f64, 4}, {dtype::f32, 9}}},
+        bucket_layout{{{dtype::f32, 250'000}}}})
+    for (std::uint32_t shards : {16u, 32u}) {
+      const auto wanted = reference_root(layout, shards, 3);
+      for (std::uint32_t size : {15u, 16u}) {
+        INFO("ranks ", size, ", bytes ", layout.size_bytes());
+        for (const auto& result : group_of(swept_transport::tcp, size).run([&](communicator& member) {
+               return reduce(member, {layout, shards, even_ownership(shards, size), 3});
+             }))
+          CHECK(result == wanted);
+      }
+    }
+}
+
+TEST_CASE("halving and doubling sends the bytes of a ring") {
+  const bucket_layout layout{{{dtype::f32, 16 * 2048}, {dtype::f64, 8 * 2048}}};
+  for (auto sent : sent_bytes(16, layout, 16, even_ownership(16, 16)))
+    CHECK(sent == 2 * 15 * layout.size_bytes() / 16);
+}
+
 TEST_CASE("the ranks of a host share the bytes that it sends") {
   const bucket_layout layout{{{dtype::f32, 1'000'000}}};
   auto group = rank_group{swept_transport::hierarchical, 4, std::chrono::seconds{120}, generation_id{1}, {0, 0, 1, 1}};

@@ -3,6 +3,7 @@
 #include "transport/call_checks.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -16,6 +17,12 @@ constexpr std::uint64_t one_round_limit_bytes = 4096;
 /// Up to this size recursive doubling is faster than two phases, which send fewer bytes. The same for 2, 4 and 8 ranks;
 /// measured, see tools/bench/README.md.
 constexpr std::uint64_t doubling_limit_bytes = 64 << 10;
+
+/// Between so many ranks and more, recursive halving and doubling is faster than two phases as long as the messages
+/// that it saves are worth more than the order of bytes that they allow: this many bytes for each pair of them. See
+/// README.md.
+constexpr std::uint32_t halving_least_members = 16;
+constexpr std::uint64_t halving_bytes_per_saving = 64 << 10;
 
 /// Pieces that are received while one is added.
 constexpr std::size_t pieces_at_a_time = 2;
@@ -196,6 +203,8 @@ expected<void> message_reducer::reduce_and_spread(const message_reduction& what,
       return double_recursively(what, mine[0], out);
     return reduce_pieces(what, mine, out, finished::stays);
   }
+  if (is_halving(what))
+    return halve_and_double(what, mine[0], result);
   // Posted first, so that the peers' finished slices need no further round trip. This is safe in place, because a peer
   // sends a piece of its finished slice only after it has this rank's contribution to it.
   for (std::uint32_t i = 1; i < n; ++i) {
@@ -263,6 +272,85 @@ expected<void> message_reducer::double_recursively(const message_reduction& what
   divide(what.layout, slice, result, what.divisor);
   if (what.is_narrow())
     narrow(what.layout, slice, out, result);
+  return {};
+}
+
+bool message_reducer::is_halving(const message_reduction& what) {
+  const auto n = what.count();
+  if (n < halving_least_members || !std::has_single_bit(n) || !is_doubling(what.plan, n))
+    return false;
+  const auto saved = n - 1 - root_level(n);
+  return what.slices.back().last - what.slices.front().first <= halving_bytes_per_saving * saved;
+}
+
+/// In round k two ranks whose places differ in bit k have the sums of two neighbouring subtrees of 2^k ranks over the
+/// same range. Each gives the other one half of it, and adds the other half. After the last round each rank has the
+/// whole tree's sum over its range; then the rounds go backwards, and the ranges of finished sums double.
+expected<void> message_reducer::halve_and_double(const message_reduction& what, const std::byte* mine, std::byte* out) {
+  const auto whole = byte_range{what.slices.front().first, what.slices.back().last};
+  if (what.prepare)
+    what.prepare(whole);
+  const auto rounds = root_level(what.count());
+  const auto& order = what.plan.operands;
+  const auto place = static_cast<std::uint32_t>(
+      std::ranges::find_if(order, [&](const tree_operand& x) { return x.rank == what.me; }) - order.begin());
+  const auto partner = [&](std::uint32_t k) { return what.members[order[place ^ 1u << k].rank]; };
+  struct halves {
+    byte_range kept, given;
+  };
+  std::vector<halves> cuts;
+  std::uint64_t room = 0;
+  for (std::uint32_t k = 0; k < rounds; ++k) {
+    const auto both = cut_evenly(k == 0 ? whole : cuts.back().kept, 2, alignment_bytes);
+    const auto bit = place >> k & 1;
+    cuts.push_back({both[bit], both[1 - bit]});
+    room += 2 * aligned(what.in_sums(both[bit]).size_bytes());
+  }
+  // A sum must not change while a part of it is sent, so each round has its own.
+  scratch_.reserve(room);
+  if (what.is_narrow())
+    unrounded_.reserve(what.in_sums(cuts.back().kept).size_bytes());
+  auto* incoming = scratch_.data();
+  std::vector<transport::ticket> received(rounds);
+  std::vector<const std::byte*> theirs(rounds);
+  std::vector<std::byte*> targets(rounds);
+  for (std::uint32_t k = 0; k < rounds; ++k) {
+    const auto size_bytes = what.in_sums(cuts[k].kept).size_bytes();
+    theirs[k] = incoming;
+    targets[k] = incoming + aligned(size_bytes);
+    received[k] = messages_.receive(partner(k), incoming, size_bytes, k);
+    incoming += 2 * aligned(size_bytes);
+  }
+  auto* const finished = out + (cuts.back().kept.first - whole.first);
+  targets.back() = what.is_narrow() ? unrounded_.data() : finished;
+  // Safe in place: a peer sends a finished range only after it has this rank's contribution to it.
+  std::vector<transport::ticket> spread(rounds);
+  for (auto k = rounds; k-- > 0;)
+    spread[k] = messages_.receive(partner(k), out + (cuts[k].given.first - whole.first), cuts[k].given.size_bytes(),
+                                  rounds + k);
+  // `sum` begins at the first byte of `range`.
+  const auto* sum = mine;
+  auto range = what.in_sums(whole);
+  for (std::uint32_t k = 0; k < rounds; ++k) {
+    const auto kept = what.in_sums(cuts[k].kept);
+    const auto given = what.in_sums(cuts[k].given);
+    messages_.send(partner(k), sum + (given.first - range.first), given.size_bytes(), k);
+    TROUPE_TRY(messages_.wait(received[k]));
+    const auto* own = sum + (kept.first - range.first);
+    const auto is_left = (place >> k & 1) == 0;
+    combine(what.sums, kept, what.op, targets[k], is_left ? own : theirs[k], is_left ? theirs[k] : own);
+    sum = targets[k];
+    range = kept;
+  }
+  divide(what.layout, cuts.back().kept, targets.back(), what.divisor);
+  if (what.is_narrow())
+    narrow(what.layout, cuts.back().kept, finished, targets.back());
+  for (auto k = rounds; k-- > 0;) {
+    const auto kept = cuts[k].kept;
+    messages_.send(partner(k), out + (kept.first - whole.first), kept.size_bytes(), rounds + k);
+    if (k > 0)
+      TROUPE_TRY(messages_.wait(spread[k]));
+  }
   return {};
 }
 

@@ -46,7 +46,9 @@ struct message_reduction {
 /// finished slices go to all, piece by piece, so that a piece is added and passed on while it is in the cache. In short
 /// ones every rank finishes everything: in log2(n) rounds where each rank has one operand of the tree (recursive
 /// doubling: in round k two neighbouring subtrees of 2^k ranks exchange their sums), in one round of all with all
-/// otherwise. The calls do not end the call of `messages`.
+/// otherwise. In between, where each of 2^L ranks has one operand, recursive halving and doubling (Thakur,
+/// Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH") sends the bytes of the
+/// first in the messages of the second, twice. All follow the same tree. The calls do not end the call of `messages`.
 class message_reducer {
  public:
   explicit message_reducer(call_messages& messages) : messages_(messages) {}
@@ -81,6 +83,8 @@ class message_reducer {
   [[nodiscard]] expected<void> reduce_pieces(const message_reduction& what, std::span<const std::byte* const> mine,
                                              std::byte* out, finished next);
   [[nodiscard]] expected<void> double_recursively(const message_reduction& what, const std::byte* mine, std::byte* out);
+  [[nodiscard]] bool is_halving(const message_reduction& what);
+  [[nodiscard]] expected<void> halve_and_double(const message_reduction& what, const std::byte* mine, std::byte* out);
   void post_piece(const message_reduction& what, std::span<const std::byte* const> mine, byte_range piece,
                   piece_operands& operands, std::byte* room);
   [[nodiscard]] expected<void> finish_piece(const message_reduction& what, byte_range piece, piece_operands& operands,

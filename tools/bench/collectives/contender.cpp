@@ -19,8 +19,7 @@ namespace {
 
 using namespace collectives;
 
-/// The default number of shards.
-constexpr std::uint32_t shards = 8;
+constexpr std::uint32_t shards = 16;
 
 void check(expected<void> result) {
   if (!result)
@@ -67,7 +66,7 @@ class bucket final : public contender {
         how_(how) {
     const auto nodes = maximal_nodes(shards, ownership_[group_.rank().value]);
     if (nodes.size() != 1)
-      throw std::runtime_error{"the benchmark accepts 1, 2, 4 or 8 ranks, so that each has one partial sum"};
+      throw std::runtime_error{"the benchmark accepts 1, 2, 4, 8 or 16 ranks, so that each has one partial sum"};
     partial_ = {nodes[0], reinterpret_cast<const std::byte*>(data_->data())};
   }
 

@@ -119,7 +119,7 @@ std::vector<std::string> known_names() {
 int main(int argc, char** argv) {
   options wanted;
   CLI::App app{"Times all-reduces of f32 sums among processes of this machine."};
-  app.add_option("--ranks", wanted.ranks, "Processes")->check(CLI::IsMember({1, 2, 4, 8}))->capture_default_str();
+  app.add_option("--ranks", wanted.ranks, "Processes")->check(CLI::IsMember({1, 2, 4, 8, 16}))->capture_default_str();
   app.add_option("--sizes", wanted.sizes, "Bytes per rank")
       ->delimiter(',')
       ->check(CLI::Range(std::uint64_t{4}, std::uint64_t{1} << 32))

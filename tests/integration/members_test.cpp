@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <set>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 // Clusters of caf-nodes on loopback, as `caf-node --join`, `troupe nodes` and `--cluster` make and use them.
@@ -203,6 +204,26 @@ TEST_CASE_FIXTURE(members, "a host file names the nodes of a run, and its slots 
   ran = here.run(here.charlm("wrong", {"--hosts", here.path("hosts").string()}));
   CHECK(ran.status == exit_status{2, {}});
   CHECK(contains(ran.err, here.path("hosts").string() + ":1: "));
+}
+
+TEST_CASE_FIXTURE(members, "a run listens within its range of ports, and says what it needs where that is used up") {
+  const auto first = start_node({});
+  const auto second = start_node({});
+  const auto train = [&](const std::string& name, int from, int to) {
+    return here.run(here.charlm(name, {"--nodes", first.address + "," + second.address, "--workers", "4",
+                                       "--port-range", fmt::format("{}-{}", from, to)}));
+  };
+  // Tests that run at the same time take others, mostly: a wide range has enough for all.
+  const auto from = 20'000 + 60 * (static_cast<int>(::getpid()) % 150);
+  const auto wide = train("wide", from, from + 59);
+  INFO(wide.err);
+  REQUIRE(wide.status == exit_status{0, {}});
+  const auto narrow = train("narrow", from, from + 1);
+  INFO(narrow.err);
+  CHECK(narrow.status == exit_status{1, {}});
+  CHECK(contains(narrow.err, fmt::format("no port of cluster.ports, {}-{}, is free at 127.0.0.1", from, from + 1)));
+  CHECK(contains(narrow.err, "a host needs two for each of its workers, and the driver's host one more"));
+  CHECK(here.workers_vanish());
 }
 
 TEST_CASE_FIXTURE(members,

@@ -72,14 +72,15 @@ expected<void> shm_reducer::reduce(const call_record& call, const tree_reduction
   outs_.clear();
   for (auto* x : results)
     outs_.push_back(x->own_slice(part));
-  auto& posting = group_->next_posting();
-  for (std::size_t k = 0; k < results.size(); ++k)
-    posting.results[k] = results[k]->own_offset();
-  TROUPE_TRY(gather(call, what, mine, range));
   if (fits_slot(what, range)) {
+    TROUPE_TRY(gather_small(call, what, mine, range));
     run(what, range.first, range, outs_);
     return {};
   }
+  auto& posting = group_->next_posting();
+  for (std::size_t k = 0; k < results.size(); ++k)
+    posting.results[k] = results[k]->own_offset();
+  TROUPE_TRY(gather_large(call, what, mine, range));
   run(what, range.first, slice, outs_);
   group_->arrive();
   for (std::uint32_t i = 1; i < group_->size(); ++i) {
@@ -94,8 +95,11 @@ expected<void> shm_reducer::reduce(const call_record& call, const tree_reduction
 
 expected<void> shm_reducer::gather(const call_record& call, const tree_reduction& what,
                                    std::span<const std::byte* const> mine, byte_range part) {
-  if (fits_slot(what, part))
-    return gather_small(call, what, mine, part);
+  return fits_slot(what, part) ? gather_small(call, what, mine, part) : gather_large(call, what, mine, part);
+}
+
+expected<void> shm_reducer::gather_large(const call_record& call, const tree_reduction& what,
+                                         std::span<const std::byte* const> mine, byte_range part) {
   TROUPE_TRY(offer(what, mine, part));
   TROUPE_TRY(group_->post(call));
   look_at_operands(what);

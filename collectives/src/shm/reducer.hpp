@@ -52,6 +52,8 @@ class shm_reducer {
 
   expected<void> gather_small(const call_record& call, const tree_reduction& what,
                               std::span<const std::byte* const> mine, byte_range part);
+  expected<void> gather_large(const call_record& call, const tree_reduction& what,
+                              std::span<const std::byte* const> mine, byte_range part);
   expected<void> offer(const tree_reduction& what, std::span<const std::byte* const> mine, byte_range part);
   void look_at_operands(const tree_reduction& what);
   expected<void> all_reduce_in_place(const tree_reduction& what, std::span<std::byte> data);

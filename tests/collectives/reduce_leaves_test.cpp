@@ -166,6 +166,13 @@ TEST_CASE("halving and doubling sends the bytes of a ring") {
   const bucket_layout layout{{{dtype::f32, 32'768}, {dtype::f64, 16'384}}};
   for (auto sent : sent_bytes(16, layout, 16, even_ownership(16, 16)))
     CHECK(sent == std::uint64_t{30} * layout.size_bytes() / 16);
+  // In fewer messages than two phases, which have 30 of each rank.
+  const auto messages = group_of(swept_transport::tcp, 16).run([&](communicator& group) {
+    const auto before = group.sent().sent_messages;
+    return reduce(group, {layout, 16, even_ownership(16, 16)}).empty() ? 0 : (group.sent().sent_messages - before) / 2;
+  });
+  for (auto sent : messages)
+    CHECK(sent == 8);
 }
 
 TEST_CASE("the ranks of a host share the bytes that it sends") {

@@ -290,66 +290,71 @@ expected<void> message_reducer::halve_and_double(const message_reduction& what, 
   const auto whole = byte_range{what.slices.front().first, what.slices.back().last};
   if (what.prepare)
     what.prepare(whole);
-  const auto rounds = root_level(what.count());
   const auto& order = what.plan.operands;
   const auto place = static_cast<std::uint32_t>(
       std::ranges::find_if(order, [&](const tree_operand& x) { return x.rank == what.me; }) - order.begin());
   const auto partner = [&](std::uint32_t k) { return what.members[order[place ^ 1u << k].rank]; };
-  struct halves {
+  struct round {
+    /// This rank adds the one and gives the other away; later it gets that one back.
     byte_range kept, given;
+    /// The partner's sum over `kept`, and room for that of both.
+    std::byte* theirs = nullptr;
+    std::byte* sum = nullptr;
+    transport::ticket added = 0;
+    transport::ticket got_back = 0;
   };
-  std::vector<halves> cuts;
+  std::vector<round> rounds(root_level(what.count()));
+  const auto count = static_cast<std::uint32_t>(rounds.size());
   std::uint64_t room = 0;
-  for (std::uint32_t k = 0; k < rounds; ++k) {
-    const auto both = cut_evenly(k == 0 ? whole : cuts.back().kept, 2, alignment_bytes);
+  for (std::uint32_t k = 0; k < count; ++k) {
+    const auto both = cut_evenly(k == 0 ? whole : rounds[k - 1].kept, 2, alignment_bytes);
     const auto bit = place >> k & 1;
-    cuts.push_back({both[bit], both[1 - bit]});
-    room += 2 * aligned(what.in_sums(both[bit]).size_bytes());
+    rounds[k].kept = both[bit];
+    rounds[k].given = both[1 - bit];
+    room += 2 * aligned(what.in_sums(rounds[k].kept).size_bytes());
   }
   // A sum must not change while a part of it is sent, so each round has its own.
   scratch_.reserve(room);
-  if (what.is_narrow())
-    unrounded_.reserve(what.in_sums(cuts.back().kept).size_bytes());
-  auto* incoming = scratch_.data();
-  std::vector<transport::ticket> received(rounds);
-  std::vector<const std::byte*> theirs(rounds);
-  std::vector<std::byte*> targets(rounds);
-  for (std::uint32_t k = 0; k < rounds; ++k) {
-    const auto size_bytes = what.in_sums(cuts[k].kept).size_bytes();
-    theirs[k] = incoming;
-    targets[k] = incoming + aligned(size_bytes);
-    received[k] = messages_.receive(partner(k), incoming, size_bytes, k);
-    incoming += 2 * aligned(size_bytes);
+  auto* free = scratch_.data();
+  for (std::uint32_t k = 0; k < count; ++k) {
+    const auto size_bytes = what.in_sums(rounds[k].kept).size_bytes();
+    rounds[k].theirs = free;
+    rounds[k].sum = free + aligned(size_bytes);
+    rounds[k].added = messages_.receive(partner(k), rounds[k].theirs, size_bytes, k);
+    free += 2 * aligned(size_bytes);
   }
-  auto* const finished = out + (cuts.back().kept.first - whole.first);
-  targets.back() = what.is_narrow() ? unrounded_.data() : finished;
+  auto& last = rounds.back();
+  auto* const finished = out + (last.kept.first - whole.first);
+  if (!what.is_narrow())
+    last.sum = finished;
   // Safe in place: a peer sends a finished range only after it has this rank's contribution to it.
-  std::vector<transport::ticket> spread(rounds);
-  for (auto k = rounds; k-- > 0;)
-    spread[k] = messages_.receive(partner(k), out + (cuts[k].given.first - whole.first), cuts[k].given.size_bytes(),
-                                  rounds + k);
+  for (auto k = count; k-- > 0;)
+    rounds[k].got_back = messages_.receive(partner(k), out + (rounds[k].given.first - whole.first),
+                                           rounds[k].given.size_bytes(), count + k);
   // `sum` begins at the first byte of `range`.
   const auto* sum = mine;
   auto range = what.in_sums(whole);
-  for (std::uint32_t k = 0; k < rounds; ++k) {
-    const auto kept = what.in_sums(cuts[k].kept);
-    const auto given = what.in_sums(cuts[k].given);
+  for (std::uint32_t k = 0; k < count; ++k) {
+    auto& now = rounds[k];
+    const auto kept = what.in_sums(now.kept);
+    const auto given = what.in_sums(now.given);
     messages_.send(partner(k), sum + (given.first - range.first), given.size_bytes(), k);
-    TROUPE_TRY(messages_.wait(received[k]));
+    TROUPE_TRY(messages_.wait(now.added));
     const auto* own = sum + (kept.first - range.first);
     const auto is_left = (place >> k & 1) == 0;
-    combine(what.sums, kept, what.op, targets[k], is_left ? own : theirs[k], is_left ? theirs[k] : own);
-    sum = targets[k];
+    combine(what.sums, kept, what.op, now.sum, is_left ? own : now.theirs, is_left ? now.theirs : own);
+    sum = now.sum;
     range = kept;
   }
-  divide(what.layout, cuts.back().kept, targets.back(), what.divisor);
+  divide(what.layout, last.kept, last.sum, what.divisor);
   if (what.is_narrow())
-    narrow(what.layout, cuts.back().kept, finished, targets.back());
-  for (auto k = rounds; k-- > 0;) {
-    const auto kept = cuts[k].kept;
-    messages_.send(partner(k), out + (kept.first - whole.first), kept.size_bytes(), rounds + k);
+    narrow(what.layout, last.kept, finished, last.sum);
+  for (auto k = count; k-- > 0;) {
+    const auto& now = rounds[k];
+    messages_.send(partner(k), out + (now.kept.first - whole.first), now.kept.size_bytes(), count + k);
+    // The next round sends it on.
     if (k > 0)
-      TROUPE_TRY(messages_.wait(spread[k]));
+      TROUPE_TRY(messages_.wait(now.got_back));
   }
   return {};
 }

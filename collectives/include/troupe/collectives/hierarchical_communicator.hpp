@@ -23,9 +23,8 @@ struct hierarchical_options {
 
 /// Forms a group that uses shared memory inside a host and TCP between hosts. Reductions run inside each host first,
 /// then between hosts, where each rank of a host carries a part of a large bucket; barriers among the hosts' first
-/// ranks. Gives the same bits as the other transports. Every rank of the
-/// generation calls it. `addresses` exchanges among all ranks, `descriptors` among the ranks of a host, both in rank
-/// order.
+/// ranks. Gives the same bits as the other transports. Every rank of the generation calls it. `addresses` exchanges
+/// among all ranks, `descriptors` among the ranks of a host, both in rank order.
 ///
 /// Fails as `make_tcp_communicator` and `make_shm_communicator` do.
 [[nodiscard]] expected<std::unique_ptr<communicator>>

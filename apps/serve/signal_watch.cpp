@@ -37,12 +37,13 @@ void handle_by(void (*handler)(int)) {
 } // namespace
 
 signal_watch::signal_watch(signal_reactions reactions) : reactions_(std::move(reactions)) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0 || ::fcntl(ends[1], F_SETFL, O_NONBLOCK) != 0)
+  std::array<int, 2> ends{-1, -1};
+  const auto is_open = ::pipe2(ends.data(), O_CLOEXEC) == 0;
+  from_.reset(ends[0]);
+  to_.reset(ends[1]);
+  if (!is_open || ::fcntl(to_.get(), F_SETFL, O_NONBLOCK) != 0)
     throw troupe::exception{troupe::system_error("signals cannot be received")};
-  from_ = ends[0];
-  to_ = ends[1];
-  wake_fd = to_;
+  wake_fd = to_.get();
   handle_by(on_signal);
   thread_ = std::thread{[this] { run(); }};
 }
@@ -50,9 +51,8 @@ signal_watch::signal_watch(signal_reactions reactions) : reactions_(std::move(re
 signal_watch::~signal_watch() {
   handle_by(SIG_DFL);
   wake_fd = -1;
-  ::close(to_);
+  to_.reset();
   wait();
-  ::close(from_);
 }
 
 void signal_watch::wait() {
@@ -61,7 +61,7 @@ void signal_watch::wait() {
 }
 
 void signal_watch::run() {
-  for (char signal = 0; ::read(from_, &signal, 1) == 1;) {
+  for (char signal = 0; ::read(from_.get(), &signal, 1) == 1;) {
     if (signal == SIGHUP) {
       reactions_.reload();
       continue;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <troupe/collectives/unique_fd.hpp>
+
 #include <functional>
 #include <thread>
 
@@ -32,8 +34,8 @@ class signal_watch {
 
   signal_reactions reactions_;
   /// Carries the numbers of signals; ends with the watch.
-  int from_ = -1;
-  int to_ = -1;
+  troupe::collectives::unique_fd from_;
+  troupe::collectives::unique_fd to_;
   std::thread thread_;
 };
 

@@ -1,5 +1,7 @@
 #include <troupe/actors/decisions/node_roster.hpp>
 
+#include <troupe/actors/decisions/node_labels.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,18 +40,13 @@ std::vector<std::uint32_t> node_roster::to_try(known_node::clock::time_point now
 }
 
 bool node_roster::has_labels(const known_node& node) const {
-  return std::ranges::all_of(how_.scaling.node_labels, [&node](const auto& wanted) {
-    const auto found = node.offer.labels.find(wanted.first);
-    return found != node.offer.labels.end() && found->second == wanted.second;
-  });
+  return actors::has_labels(node.offer.labels, how_.scaling.node_labels);
 }
 
 error node_roster::no_labels() const {
-  std::string text;
-  for (const auto& [name, value] : how_.scaling.node_labels)
-    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, value);
   return {errc::unsatisfiable,
-          fmt::format("no node has the labels {} (scaling.node_labels): start one with caf-node --label", text)};
+          fmt::format("no node has the labels {} (scaling.node_labels): start one with caf-node --label",
+                      describe(how_.scaling.node_labels))};
 }
 
 expected<placement_decision> node_roster::place(node_state state, worker_id first_worker) const {

@@ -1,5 +1,6 @@
 #include "nodes/list.hpp"
 
+#include <troupe/actors/decisions/node_labels.hpp>
 #include <troupe/config.hpp>
 #include <troupe/runtime/members.hpp>
 
@@ -22,10 +23,7 @@ std::string runs_of(const cluster_member& member) {
 }
 
 std::string labels_of(const cluster_member& member) {
-  std::string result;
-  for (const auto& [name, value] : member.labels)
-    result += fmt::format("{}{}={}", result.empty() ? "" : ", ", name, value);
-  return result.empty() ? "-" : result;
+  return member.labels.empty() ? "-" : actors::describe(member.labels);
 }
 
 std::string gpus_of(const cluster_member& member) {

@@ -67,7 +67,7 @@ bool is(const worker_action& action) {
 
 using position = decltype(regroup_report::position);
 
-const staging_place group_seven{7, {3}, {2}, 2, 1, "10.0.0.1"};
+const staging_place group_seven{7, {3}, {2}, 2, 1, transport_kind::tcp, {}, "10.0.0.1"};
 
 } // namespace
 
@@ -221,9 +221,10 @@ TEST_CASE("commands take effect at the boundary whose barrier agreed on them, in
   REQUIRE(due);
   CHECK(due->after == 0);
   CHECK(due->up_to == 3);
-  const auto actions = who.on_boundary(
-      {{{"r"}, 1, checkpoint_command{}}, {{"r"}, 2, stage_command{{1}, 1, false, 0}}, {{"r"}, 3, regroup_command{{1}}}},
-      step_end::goes_on);
+  const auto actions = who.on_boundary({{{"r"}, 1, checkpoint_command{}},
+                                        {{"r"}, 2, stage_command{{1}, {0}, transport_kind::shm, 0}},
+                                        {{"r"}, 3, regroup_command{{1}}}},
+                                       step_end::goes_on);
   REQUIRE(actions.size() == 3);
   const auto* save = std::get_if<consider_checkpoint>(&actions[0].what);
   REQUIRE(save);
@@ -237,8 +238,8 @@ TEST_CASE("commands take effect at the boundary whose barrier agreed on them, in
 
 TEST_CASE("a stop comes after its checkpoint, and nothing is staged for joiners any more") {
   auto who = member();
-  const auto actions =
-      who.on_boundary({{{"r"}, 1, stage_command{{1}, 1, false, 0}}, {{"r"}, 2, stop_command{}}}, step_end::goes_on);
+  const auto actions = who.on_boundary(
+      {{{"r"}, 1, stage_command{{1}, {0}, transport_kind::shm, 0}}, {{"r"}, 2, stop_command{}}}, step_end::goes_on);
   REQUIRE(actions.size() == 2);
   CHECK(std::get<consider_checkpoint>(actions[0].what).is_last);
   CHECK(std::holds_alternative<stop_here>(actions[1].what));
@@ -276,9 +277,10 @@ TEST_CASE("a run that is finished takes its last checkpoint, and nobody joins or
   REQUIRE(who.enter_loop());
   who.on_plan_accepted();
   who.begin_steps();
-  const auto actions = who.on_boundary(
-      {{{"r"}, 1, stage_command{{1}, 1, false, 0}}, {{"r"}, 2, regroup_command{{1}}}, {{"r"}, 3, checkpoint_command{}}},
-      step_end::finishes_run);
+  const auto actions = who.on_boundary({{{"r"}, 1, stage_command{{1}, {0}, transport_kind::shm, 0}},
+                                        {{"r"}, 2, regroup_command{{1}}},
+                                        {{"r"}, 3, checkpoint_command{}}},
+                                       step_end::finishes_run);
   REQUIRE(actions.size() == 1);
   const auto& save = std::get<consider_checkpoint>(actions[0].what);
   CHECK(save.is_last);

@@ -4,6 +4,7 @@
 #include <troupe/collectives/shm_communicator.hpp>
 #include <troupe/collectives/tcp_communicator.hpp>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -88,6 +90,78 @@ inline std::vector<std::uint32_t> some_hosts(std::uint32_t world_size) {
   return result;
 }
 
+/// Where the ranks of one group, as threads of this process, form it over any transport.
+class meeting {
+ public:
+  struct options {
+    std::chrono::milliseconds deadline = std::chrono::seconds{120};
+    generation_id generation{1};
+    /// By rank; empty: some for a hierarchical group, else one.
+    std::vector<std::uint32_t> hosts = {};
+    bool results_for_devices = false;
+  };
+
+  meeting(swept_transport kind, std::uint32_t world_size, options how)
+      : kind_(kind), how_(std::move(how)), addresses_(world_size), descriptors_(world_size), done_(world_size) {
+    if (how_.hosts.empty())
+      how_.hosts =
+          kind == swept_transport::hierarchical ? some_hosts(world_size) : std::vector<std::uint32_t>(world_size);
+  }
+
+  expected<std::unique_ptr<communicator>> form(std::uint32_t rank) {
+    const auto exchange_addresses = [&](std::string mine) {
+      return expected<std::vector<std::string>>{addresses_.exchange(rank, std::move(mine))};
+    };
+    const auto exchange_descriptors = [&](std::span<const int> mine) { return exchange(rank, mine); };
+    tcp_options place;
+    place.rank = rank_id{rank};
+    place.world_size = static_cast<std::uint32_t>(how_.hosts.size());
+    place.generation = how_.generation;
+    place.deadline = how_.deadline;
+    place.secret = some_secret();
+    place.tag = "a run";
+    place.encrypted = kind_ != swept_transport::tcp;
+    if (kind_ == swept_transport::tcp || kind_ == swept_transport::tcp_encrypted)
+      return make_tcp_communicator(place, exchange_addresses);
+    // Every rank maps the pools of all others into this one process, of which ThreadSanitizer leaves us 1.5 TiB.
+    auto pool = value_or_throw(shared_pool::make(1 << 28));
+    if (kind_ == swept_transport::shm)
+      return make_shm_communicator({place.rank,
+                                    place.world_size,
+                                    place.generation,
+                                    place.deadline,
+                                    std::move(pool),
+                                    {},
+                                    how_.results_for_devices},
+                                   exchange_descriptors);
+    return make_hierarchical_communicator({place, how_.hosts, std::move(pool), how_.results_for_devices},
+                                          exchange_addresses, exchange_descriptors);
+  }
+
+ private:
+  expected<std::vector<std::vector<unique_fd>>> exchange(std::uint32_t rank, std::span<const int> mine) {
+    auto all = descriptors_.exchange(rank, {mine.begin(), mine.end()});
+    std::vector<std::vector<int>> local;
+    std::uint32_t own = 0;
+    for (std::uint32_t r = 0; r < all.size(); ++r) {
+      if (r == rank)
+        own = static_cast<std::uint32_t>(local.size());
+      if (how_.hosts[r] == how_.hosts[rank])
+        local.push_back(all[r]);
+    }
+    auto copies = copies_of(local, own);
+    // A descriptor that was passed on is open somewhere else.
+    done_.exchange(rank, 0);
+    return copies;
+  }
+
+  swept_transport kind_;
+  options how_;
+  rendezvous<std::string> addresses_;
+  rendezvous<std::vector<int>> descriptors_;
+  rendezvous<int> done_;
+};
+
 /// Ranks as threads of this process, over any transport.
 class rank_group {
  public:
@@ -96,52 +170,10 @@ class rank_group {
                       generation_id generation = generation_id{1}, std::vector<std::uint32_t> hosts = {},
                       bool results_for_devices = false)
       : members_(world_size) {
-    if (hosts.empty())
-      hosts = kind == swept_transport::hierarchical ? some_hosts(world_size) : std::vector<std::uint32_t>(world_size);
-    rendezvous<std::string> addresses{world_size};
-    rendezvous<std::vector<int>> descriptors{world_size};
-    rendezvous<int> done{world_size};
+    meeting place{kind, world_size, {deadline, generation, std::move(hosts), results_for_devices}};
     std::vector<error> errors(world_size);
     in_threads([&](std::uint32_t rank) {
-      auto made = [&]() -> expected<std::unique_ptr<communicator>> {
-        const auto exchange_addresses = [&](std::string mine) {
-          return expected<std::vector<std::string>>{addresses.exchange(rank, std::move(mine))};
-        };
-        const auto exchange_descriptors = [&](std::span<const int> mine) {
-          auto all = descriptors.exchange(rank, {mine.begin(), mine.end()});
-          std::vector<std::vector<int>> local;
-          std::uint32_t own = 0;
-          for (std::uint32_t r = 0; r < world_size; ++r) {
-            if (r == rank)
-              own = static_cast<std::uint32_t>(local.size());
-            if (hosts[r] == hosts[rank])
-              local.push_back(all[r]);
-          }
-          auto copies = copies_of(local, own);
-          // A descriptor that was passed on is open somewhere else.
-          done.exchange(rank, 0);
-          return expected<std::vector<std::vector<unique_fd>>>{std::move(copies)};
-        };
-        tcp_options place;
-        place.rank = rank_id{rank};
-        place.world_size = world_size;
-        place.generation = generation;
-        place.deadline = deadline;
-        place.secret = some_secret();
-        place.tag = "a run";
-        place.encrypted = kind != swept_transport::tcp;
-        if (kind == swept_transport::tcp || kind == swept_transport::tcp_encrypted)
-          return make_tcp_communicator(place, exchange_addresses);
-        // Every rank maps the pools of all others into this one process, of which ThreadSanitizer leaves us 1.5 TiB.
-        auto pool = value_or_throw(shared_pool::make(1 << 28));
-        if (kind == swept_transport::shm)
-          return make_shm_communicator(
-              {rank_id{rank}, world_size, generation, deadline, std::move(pool), {}, results_for_devices},
-              exchange_descriptors);
-        return make_hierarchical_communicator({place, hosts, std::move(pool), results_for_devices}, exchange_addresses,
-                                              exchange_descriptors);
-      }();
-      if (made)
+      if (auto made = place.form(rank))
         members_[rank] = std::move(*made);
       else
         errors[rank] = made.error();

@@ -86,7 +86,7 @@ struct worker {
                                      std::size_t count = 1) {
     return std::async(std::launch::async, [=, this] {
       auto mine = memories(count, label(generation, rank));
-      return link.exchange({generation}, rank, world, numbers(mine), hang_limit, cancel.get_token());
+      return link.exchange({{{generation}}, rank, world}, numbers(mine), hang_limit, cancel.get_token());
     });
   }
 
@@ -115,7 +115,7 @@ void check_peers(const expected<peers>& got, std::uint64_t generation, std::uint
 
 void offer(const unique_fd& socket, std::uint64_t generation, std::uint32_t rank, std::uint32_t world,
            const std::vector<int>& descriptors) {
-  auto bytes = to_bytes(offer_packet{{{generation}, rank, world}, static_cast<std::uint32_t>(descriptors.size())});
+  auto bytes = to_bytes(offer_packet{{{{generation}}, rank, world}, static_cast<std::uint32_t>(descriptors.size())});
   REQUIRE(send_packet(socket.get(), bytes, descriptors) == send_outcome::sent);
 }
 
@@ -174,7 +174,7 @@ TEST_CASE("received descriptors refer to the same memory, not a copy") {
   auto memory = memory_with("before");
   std::array<int, 1> mine{memory.get()};
   auto theirs = second.begin(1, 1, 2, 0);
-  REQUIRE(first.link.exchange({1}, 0, 2, mine, hang_limit, {}).has_value());
+  REQUIRE(first.link.exchange({{{1}}, 0, 2}, mine, hang_limit, {}).has_value());
   auto got = theirs.get();
   REQUIRE(got.has_value());
   REQUIRE(pwrite(memory.get(), "after!", 6, 0) == 6);
@@ -261,6 +261,25 @@ TEST_CASE("contradictions between workers are reported at once") {
   check_peers(c.get(), 2, 2, 3, 1);
 }
 
+TEST_CASE("a worker's exchange for a later group ends its own for an earlier one, on another thread") {
+  leak_check no_leak;
+  node here;
+  worker member{here.add(0)};
+  worker joiner{here.add(1)};
+  // The joiner never comes to the staging group.
+  auto staging = std::async(std::launch::async, [&] {
+    return member.link.exchange({{{1}, 5}, 0, 2}, {}, hang_limit, {});
+  });
+  CHECK(staging.wait_for(20ms) == std::future_status::timeout);
+  auto next = member.begin(2, 0, 2);
+  CHECK(code_of(staging.get()) == errc::stale_generation);
+  // And one that is late does not disturb the later one.
+  CHECK(code_of(member.link.exchange({{{1}, 6}, 0, 2}, {}, hang_limit, {})) == errc::stale_generation);
+  auto others = joiner.begin(2, 1, 2);
+  check_peers(next.get(), 2, 0, 2, 1);
+  check_peers(others.get(), 2, 1, 2, 1);
+}
+
 TEST_CASE("a cancelled exchange returns, and its late answer does not disturb the next generation") {
   leak_check no_leak;
   node here;
@@ -289,7 +308,7 @@ TEST_CASE("an exchange that does not complete in time fails, and a later one wor
   worker second{here.add(1)};
   std::uint64_t generation = 0;
   for (auto limit : {0ms, -1ms, 5ms}) {
-    auto late = first.link.exchange({++generation}, 0, 2, {}, limit, {});
+    auto late = first.link.exchange({{{++generation}}, 0, 2}, {}, limit, {});
     CHECK(code_of(late) == errc::timed_out);
   }
   auto a = first.begin(10, 0, 2);
@@ -302,14 +321,14 @@ TEST_CASE("invalid arguments are rejected without asking the node") {
   node here;
   worker only{here.add(0)};
   std::array<int, max_offered_descriptors + 1> many{};
-  CHECK(code_of(only.link.exchange({1}, 0, 1, many, hang_limit, {})) == errc::invalid_argument);
-  CHECK(code_of(only.link.exchange({1}, 1, 1, {}, hang_limit, {})) == errc::invalid_argument);
-  CHECK(code_of(only.link.exchange({1}, 0, 0, {}, hang_limit, {})) == errc::invalid_argument);
-  CHECK(code_of(only.link.exchange({1}, 0, 4'000'000'000, {}, hang_limit, {})) == errc::invalid_argument);
-  CHECK(code_of(only.link.exchange({0}, 0, 1, {}, hang_limit, {})) == errc::invalid_argument);
+  CHECK(code_of(only.link.exchange({{{1}}, 0, 1}, many, hang_limit, {})) == errc::invalid_argument);
+  CHECK(code_of(only.link.exchange({{{1}}, 1, 1}, {}, hang_limit, {})) == errc::invalid_argument);
+  CHECK(code_of(only.link.exchange({{{1}}, 0, 0}, {}, hang_limit, {})) == errc::invalid_argument);
+  CHECK(code_of(only.link.exchange({{{1}}, 0, 4'000'000'000}, {}, hang_limit, {})) == errc::invalid_argument);
+  CHECK(code_of(only.link.exchange({{{0}}, 0, 1}, {}, hang_limit, {})) == errc::invalid_argument);
   std::array<int, 1> closed{-1};
-  CHECK(code_of(only.link.exchange({1}, 0, 1, closed, hang_limit, {})) == errc::io_error);
-  CHECK(only.link.exchange({1}, 0, 1, {}, hang_limit, {}).has_value());
+  CHECK(code_of(only.link.exchange({{{1}}, 0, 1}, closed, hang_limit, {})) == errc::io_error);
+  CHECK(only.link.exchange({{{1}}, 0, 1}, {}, hang_limit, {}).has_value());
 }
 
 TEST_CASE("garbage is refused without leaks, and the worker can still be served") {
@@ -377,7 +396,7 @@ TEST_CASE("a node that has reached its limit on open files reports it") {
   REQUIRE(ready == 1);
   auto answer = next_answer(socket);
   CHECK(answer.code == errc::io_error);
-  CHECK(answer.generation == generation_id{1});
+  CHECK(answer.group == descriptor_group{{1}});
   worker recovered{std::move(socket)};
   check_peers(recovered.begin(1, 0, 1).get(), 1, 0, 1, 1);
 }
@@ -399,7 +418,7 @@ TEST_CASE("a worker that has reached its limit on open files fails without a lea
   auto lowest_free = unique_fd{dup(0)}.get();
   rlimit tight{static_cast<rlim_t>(lowest_free) + 1, limit.rlim_max};
   REQUIRE(setrlimit(RLIMIT_NOFILE, &tight) == 0);
-  auto got = first.link.exchange({1}, 0, 2, {}, hang_limit, {});
+  auto got = first.link.exchange({{{1}}, 0, 2}, {}, hang_limit, {});
   REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
   CHECK(code_of(got) == errc::io_error);
   auto next = first.begin(2, 0, 2);
@@ -507,14 +526,14 @@ TEST_CASE("a worker that sends packets without completing an exchange is disconn
   }
   CHECK(refusals == max_fruitless_packets + 1);
   descriptor_link link{std::move(socket)};
-  CHECK(code_of(link.exchange({1}, 0, 1, {}, hang_limit, {})) == errc::node_lost);
+  CHECK(code_of(link.exchange({{{1}}, 0, 1}, {}, hang_limit, {})) == errc::node_lost);
 }
 
 TEST_CASE("a worker may take part in any number of exchanges") {
   node here;
   worker first{here.add(0)};
   for (std::uint64_t generation = 1; generation <= 2 * max_fruitless_packets; ++generation)
-    REQUIRE(first.link.exchange({generation}, 0, 1, {}, hang_limit, {}).has_value());
+    REQUIRE(first.link.exchange({{{generation}}, 0, 1}, {}, hang_limit, {}).has_value());
 }
 
 TEST_CASE("a worker that never reads is disconnected instead of using unlimited memory") {
@@ -523,7 +542,7 @@ TEST_CASE("a worker that never reads is disconnected instead of using unlimited 
   auto socket = here.add(0);
   for (std::uint64_t generation = 1;; ++generation) {
     REQUIRE(generation < 1'000'000);
-    auto outcome = send_packet(socket.get(), to_bytes(offer_packet{{{generation}, 0, 1}, 0}), {});
+    auto outcome = send_packet(socket.get(), to_bytes(offer_packet{{{{generation}}, 0, 1}, 0}), {});
     if (outcome == send_outcome::closed)
       break;
     pollfd writable{socket.get(), POLLOUT, 0};
@@ -553,8 +572,8 @@ TEST_CASE("a slow reader does not keep the descriptors of an old exchange open")
   std::set<std::uint64_t> refused;
   for (std::uint64_t last = 0; last < generation;) {
     auto answer = next_answer(slow);
-    CHECK(answer.generation.value >= last);
-    last = answer.generation.value;
+    CHECK(answer.group.generation.value >= last);
+    last = answer.group.generation.value;
     (answer.code == errc::none ? whole : refused).insert(last);
   }
   CHECK(whole.size() + refused.size() == generation);

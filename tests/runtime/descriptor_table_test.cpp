@@ -11,7 +11,7 @@ namespace troupe::runtime {
 namespace {
 
 descriptor_offer offer_of(std::uint64_t generation, std::uint32_t rank, std::uint32_t world) {
-  return {{generation}, rank, world};
+  return {{{generation}}, rank, world};
 }
 
 bool is_quiet(const offer_decision& x) {
@@ -44,7 +44,7 @@ TEST_CASE("an exchange completes with its last offer, in any order") {
     for (std::uint32_t i = 0; i < world; ++i) {
       auto worker = worker_id{100 + order[i]};
       auto decision = table.offer(worker, offer_of(generation, order[i], world));
-      CHECK(decision.new_generation == (i == 0));
+      CHECK(decision.new_group == (i == 0));
       CHECK(decision.placed);
       CHECK(decision.refused.empty());
       CHECK(table.waits(worker) == (i + 1 < world));
@@ -62,7 +62,7 @@ TEST_CASE("an offer of an older generation is refused and changes nothing") {
   CHECK_FALSE(late.placed);
   REQUIRE(late.refused.size() == 1);
   CHECK(late.refused[0].worker == worker_id{1});
-  CHECK(late.refused[0].generation == generation_id{4});
+  CHECK(late.refused[0].group == descriptor_group{{4}});
   CHECK(late.refused[0].reason.code == errc::stale_generation);
   CHECK(table.offer({1}, offer_of(5, 1, 2)).complete == workers{{0}, {1}});
 }
@@ -72,15 +72,36 @@ TEST_CASE("an offer of a newer generation refuses the workers that wait in the o
   CHECK(is_quiet(table.offer({0}, offer_of(1, 0, 3))));
   CHECK(is_quiet(table.offer({1}, offer_of(1, 1, 3))));
   auto decision = table.offer({2}, offer_of(2, 0, 2));
-  CHECK(decision.new_generation);
+  CHECK(decision.new_group);
   CHECK(decision.placed);
   CHECK(workers_of(decision.refused) == workers{{0}, {1}});
   for (const auto& each : decision.refused) {
-    CHECK(each.generation == generation_id{1});
+    CHECK(each.group == descriptor_group{{1}});
     CHECK(each.reason.code == errc::stale_generation);
   }
   CHECK_FALSE(table.waits({0}));
   CHECK(table.offer({0}, offer_of(2, 1, 2)).complete == workers{{2}, {0}});
+}
+
+TEST_CASE("a staging group comes after its generation and before the next") {
+  const auto staging = [](std::uint64_t number, std::uint32_t rank) {
+    return descriptor_offer{{{1}, number}, rank, 2};
+  };
+  descriptor_table table;
+  CHECK(table.offer({0}, offer_of(1, 0, 1)).complete == workers{{0}});
+  CHECK(is_quiet(table.offer({0}, staging(7, 0))));
+  // A second one, because somebody in the first was lost.
+  const auto next = table.offer({0}, staging(9, 0));
+  CHECK(next.new_group);
+  REQUIRE(workers_of(next.refused) == workers{{0}});
+  CHECK(next.refused[0].group == descriptor_group{{1}, 7});
+  CHECK(next.refused[0].reason.message ==
+        "staging group 7 of generation 1 is over: staging group 9 of generation 1 has "
+        "begun");
+  CHECK(table.offer({1}, staging(7, 1)).refused.at(0).reason.code == errc::stale_generation);
+  CHECK(table.offer({1}, offer_of(1, 0, 1)).refused.at(0).reason.code == errc::stale_generation);
+  CHECK(table.offer({1}, staging(9, 1)).complete == workers{{0}, {1}});
+  CHECK(table.offer({1}, offer_of(2, 0, 1)).complete == workers{{1}});
 }
 
 TEST_CASE("a generation with a completed exchange refuses no worker when the next begins") {
@@ -148,13 +169,13 @@ TEST_CASE("a worker that leaves keeps its place open") {
   CHECK(table.waits({1}));
 }
 
-TEST_CASE("an invalid offer is refused and begins no generation") {
+TEST_CASE("an invalid offer is refused and begins no group") {
   descriptor_table table;
   CHECK(is_quiet(table.offer({0}, offer_of(1, 0, 2))));
   for (const auto& wrong :
        {offer_of(0, 0, 1), offer_of(9, 0, 0), offer_of(9, 2, 2), offer_of(9, 0, max_local_world_size + 1)}) {
     auto decision = table.offer({1}, wrong);
-    CHECK_FALSE(decision.new_generation);
+    CHECK_FALSE(decision.new_group);
     CHECK(workers_of(decision.refused) == workers{{1}});
     CHECK(decision.refused.at(0).reason.code == errc::invalid_argument);
   }

@@ -30,8 +30,8 @@ constexpr std::uint32_t shards = 8;
 /// What no test here needs.
 class link_without_files : public runtime::driver_client {
  public:
-  expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const runtime::descriptor_request&,
-                                                                                  std::span<const int>) override {
+  expected<std::vector<std::vector<collectives::unique_fd>>>
+  exchange_descriptors(const runtime::descriptor_offer&, std::span<const int>, const std::stop_token&) override {
     return fail(errc::internal, "this fake does not implement it");
   }
   expected<exchange_result> exchange_staging(const exchange_request&) override {
@@ -344,7 +344,7 @@ class joiners_link : public link_without_files {
 };
 
 next_generation staged_in(std::uint64_t generation) {
-  return {staging_place{1, {generation}, {1}, 1, 1, "127.0.0.1"}};
+  return {staging_place{1, {generation}, {1}, 1, 1, transport_kind::tcp, {}, "127.0.0.1"}};
 }
 
 /// A place in a generation that is lost while it forms.

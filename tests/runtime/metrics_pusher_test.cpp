@@ -15,8 +15,8 @@ class gated_driver : public driver_client {
   expected<exchange_result> exchange(const exchange_request&) override {
     return fail(errc::internal, "this fake does not implement it");
   }
-  expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const descriptor_request&,
-                                                                                  std::span<const int>) override {
+  expected<std::vector<std::vector<collectives::unique_fd>>>
+  exchange_descriptors(const descriptor_offer&, std::span<const int>, const std::stop_token&) override {
     return {};
   }
   expected<plan_accepted> agree(const run_plan&) override {

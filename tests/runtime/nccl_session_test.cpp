@@ -57,8 +57,8 @@ class fake_run {
     expected<exchange_result> exchange_staging(const exchange_request&) override {
       return fail(errc::internal, "this fake does not implement it");
     }
-    expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const runtime::descriptor_request&,
-                                                                                    std::span<const int>) override {
+    expected<std::vector<std::vector<collectives::unique_fd>>>
+    exchange_descriptors(const runtime::descriptor_offer&, std::span<const int>, const std::stop_token&) override {
       return fail(errc::internal, "this fake does not implement it");
     }
     expected<plan_accepted> agree(const run_plan& plan) override { return run_.agree(plan); }

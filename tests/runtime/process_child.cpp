@@ -102,8 +102,9 @@ int exchange_memory(const std::string& rank, const std::string& world) {
     return 1;
   descriptor_link link{unique_fd{descriptor_fd}};
   auto mine = memory.get();
-  auto peers = link.exchange({1}, static_cast<std::uint32_t>(std::stoul(rank)),
-                             static_cast<std::uint32_t>(std::stoul(world)), {&mine, 1}, std::chrono::minutes{1}, {});
+  auto peers = link.exchange(
+      {{{1}}, static_cast<std::uint32_t>(std::stoul(rank)), static_cast<std::uint32_t>(std::stoul(world))}, {&mine, 1},
+      std::chrono::minutes{1}, {});
   if (!peers) {
     std::fprintf(stderr, "%s\n", peers.error().message.c_str());
     return 1;

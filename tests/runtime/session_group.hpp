@@ -74,11 +74,11 @@ class fake_driver {
   }
 
   expected<std::vector<std::vector<collectives::unique_fd>>>
-  exchange_descriptors(const runtime::descriptor_request& request, std::span<const int> mine) {
+  exchange_descriptors(const runtime::descriptor_offer& place, std::span<const int> mine) {
     auto lock = std::unique_lock{mutex_};
     ++exchanges_;
     for (auto fd : mine)
-      descriptors_[request.local_rank].emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+      descriptors_[place.local_rank].emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
     changed_.notify_all();
     changed_.wait(lock, [this] { return aborted_ || descriptors_.size() == workers_; });
     if (descriptors_.size() < workers_)
@@ -86,7 +86,7 @@ class fake_driver {
     std::vector<std::vector<collectives::unique_fd>> result(workers_);
     for (const auto& [rank, theirs] : descriptors_)
       for (const auto& each : theirs)
-        if (rank != request.local_rank)
+        if (rank != place.local_rank)
           result[rank].emplace_back(::fcntl(each.get(), F_DUPFD_CLOEXEC, 3));
     return result;
   }
@@ -183,8 +183,9 @@ class fake_link : public runtime::driver_client {
 
   expected<exchange_result> exchange(const exchange_request& message) override { return driver_.exchange(message); }
   expected<std::vector<std::vector<collectives::unique_fd>>>
-  exchange_descriptors(const runtime::descriptor_request& request, std::span<const int> mine) override {
-    return driver_.exchange_descriptors(request, mine);
+  exchange_descriptors(const runtime::descriptor_offer& place, std::span<const int> mine,
+                       const std::stop_token&) override {
+    return driver_.exchange_descriptors(place, mine);
   }
   expected<plan_accepted> agree(const run_plan& plan) override { return driver_.agree(plan); }
   expected<next_generation> regroup(const regroup_report& report) override {

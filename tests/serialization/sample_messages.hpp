@@ -148,7 +148,7 @@ inline member_place sample_member_place() {
 }
 
 inline staging_place sample_staging_place() {
-  return {9, {7}, {5}, 4, 2, "10.0.0.2"};
+  return {9, {7}, {5}, 4, 2, transport_kind::hierarchical, {{1, 4}, {3, 1}, {1, 1}}, "10.0.0.2"};
 }
 
 inline regroup_report sample_report() {
@@ -205,7 +205,7 @@ void for_each_message(Visitor visit) {
   auto reason = error{errc::damaged, "what, where, and what to do"};
   visit("error", reason);
   visit("offer_request",
-        offer_request{sample_run, 10, run_proof{sample_run, std::string(64, '5')},
+        offer_request{sample_run, 11, run_proof{sample_run, std::string(64, '5')},
                       waiting_run{{1'700'000'000'123, sample_run}, "digits", {2, 0.5, 1 << 30, {{"licence", 1}}}}});
   visit("node_offer", node_offer{"host-a",
                                  "10.0.0.7:4000",
@@ -282,11 +282,11 @@ void for_each_message(Visitor visit) {
   visit("released", released{});
   visit("save_and_leave", save_and_leave{reason, {41}});
   visit("begin_training", sample_begin());
-  visit("control_command", control_command{sample_run, 5, stage_command{{7}, 2, true, 3}});
+  visit("control_command", control_command{sample_run, 5, stage_command{{7}, {3, 1}, transport_kind::hierarchical, 3}});
   visit("stop_command", stop_command{});
   visit("checkpoint_command", checkpoint_command{});
   visit("regroup_command", regroup_command{{7}});
-  visit("stage_command", stage_command{{7}, 2, true, 3});
+  visit("stage_command", stage_command{{7}, {3, 1}, transport_kind::hierarchical, 3});
   visit("abort_training", abort_training{sample_run, {7}, reason});
   visit("release_worker", release_worker{sample_run});
   visit("activity_question", activity_question{sample_run});

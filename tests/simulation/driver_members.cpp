@@ -53,7 +53,7 @@ void driver_model::stage_state(const stage_joiners& group) {
   place.number = group.number;
   place.generation = group.generation;
   place.sources = group.sources;
-  place.joiners = group.joiners;
+  place.joiners = static_cast<std::uint32_t>(group.joiner_nodes.size());
   for (auto [rank, worker] : group.to_answer) {
     world_.count(branch::joiners_staged);
     staged_.insert(worker);

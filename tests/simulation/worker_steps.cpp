@@ -356,9 +356,10 @@ void worker_model::stage(const actors::stage_state& what) {
   given_->snapshots.emplace(rank(), state_);
   // Its stager's thread waits for the answer.
   world_.send_to_collectives(
-      *this, request<exchange_request>{~std::uint64_t{0},
-                                       {world_.run(), generation(), what.number, rank(), std::to_string(id_.value),
-                                        place().world_size + what.command.joiners}});
+      *this,
+      request<exchange_request>{~std::uint64_t{0},
+                                {world_.run(), generation(), what.number, rank(), std::to_string(id_.value),
+                                 place().world_size + static_cast<std::uint32_t>(what.command.joiner_nodes.size())}});
 }
 
 /// Joiners find their group gone, sooner or later.

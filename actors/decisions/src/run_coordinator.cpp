@@ -19,7 +19,7 @@ run_coordinator::run_coordinator(const settings& config)
       budget_(config.failure.max_failures),
       repeated_(config.first_step),
       in_one_process_(config.in_one_process),
-      attempt_({config.run, config.failure, config.workers, config.start_timeout},
+      attempt_({config.run, config.failure, config.workers, config.start_timeout, config.transport},
                run_course{config.workers, config.places.size()}, config.first_step) {
   on_started(config.places);
 }
@@ -31,7 +31,7 @@ run_coordinator::run_coordinator(const settings& config, const control_state& fr
       budget_(config.failure.max_failures, from.failures),
       repeated_(from.began_at),
       in_one_process_(config.in_one_process),
-      attempt_({config.run, config.failure, config.workers, config.start_timeout},
+      attempt_({config.run, config.failure, config.workers, config.start_timeout, config.transport},
                run_course{config.workers, from.members.size()}, from, now) {}
 
 void run_coordinator::introduce(worker_id worker, const std::string& host, std::uint32_t pid) {

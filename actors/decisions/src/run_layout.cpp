@@ -67,6 +67,20 @@ group_place run_layout::place_of(const worker_place& who, generation_id generati
   return place;
 }
 
+staging_place run_layout::place_of(const stage_joiners& group, rank_id joiner) const {
+  staging_place result;
+  result.number = group.number;
+  result.generation = group.generation;
+  result.rank = joiner;
+  result.sources = group.sources;
+  result.joiners = static_cast<std::uint32_t>(group.joiner_nodes.size());
+  result.transport = group.transport;
+  result.nodes = layout_.nodes();
+  for (auto node : group.joiner_nodes)
+    result.nodes.push_back({node, 1});
+  return result;
+}
+
 std::vector<std::pair<worker_id, member_place>> run_layout::member_places(const form_generation& next) const {
   auto contains = [](const std::vector<worker_id>& workers, worker_id worker) {
     return std::ranges::find(workers, worker) != workers.end();

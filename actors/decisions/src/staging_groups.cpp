@@ -1,34 +1,37 @@
 #include <troupe/actors/decisions/staging_groups.hpp>
 
-#include <set>
+#include <troupe/actors/decisions/transport_choice.hpp>
+
 #include <utility>
 
 namespace troupe::actors {
 
 using standing::following;
 
-stage_joiners staging_groups::open(generation_id generation, std::uint64_t number, const worker_table& workers,
-                                   const std::vector<worker_record*>& joiners) {
+stage_joiners staging_groups::open(generation_id generation, std::uint64_t number, transport_mode mode,
+                                   const worker_table& workers, const std::vector<worker_record*>& joiners) {
   stage_joiners group;
   group.generation = generation;
   group.number = number;
-  group.joiners = static_cast<std::uint32_t>(joiners.size());
-  std::set<std::uint32_t> nodes;
+  std::vector<worker_place> places;
   for (const auto& [id, who] : workers)
-    if (who.is_active()) {
-      ++group.sources;
-      nodes.insert(who.place.node);
-    }
+    if (who.is_active())
+      places.push_back(who.place);
+  group.sources = static_cast<std::uint32_t>(places.size());
   auto rank = rank_id{group.sources};
   for (auto* who : joiners) {
     auto history = history_of(who->stands);
     ++history.stagings;
     who->stands = following{history};
-    nodes.insert(who->place.node);
+    places.push_back(who->place);
+    group.joiner_nodes.push_back(who->place.node);
     group.to_answer.emplace(rank, who->place.worker);
     ++rank.value;
   }
-  group.across_nodes = nodes.size() > 1;
+  auto choice = choose_transport(mode, places);
+  if (!choice)
+    choice = choose_transport(transport_mode::automatic, places);
+  group.transport = value_or_throw(std::move(choice)).transport;
   last_ = group;
   return group;
 }

@@ -126,15 +126,10 @@ void trainer_state::form(const form_generation& next) {
 }
 
 void trainer_state::stage(const stage_joiners& group) {
-  staging_place place;
-  place.number = group.number;
-  place.generation = group.generation;
-  place.sources = group.sources;
-  place.joiners = group.joiners;
   for (auto [rank, worker] : group.to_answer) {
-    auto node = workers_.node_of(worker);
-    place.rank = rank;
-    place.data_address = group.across_nodes && node ? nodes_->roster()[*node].offer.address : "127.0.0.1";
+    const auto node = workers_.node_of(worker);
+    auto place = layout_.place_of(group, rank);
+    place.data_address = node && !place.is_on_one_node() ? nodes_->roster()[*node].offer.address : "127.0.0.1";
     workers_.reports().answer(worker, next_generation{place});
   }
 }

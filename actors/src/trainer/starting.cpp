@@ -125,7 +125,7 @@ void trainer_state::coordinate() {
   coordinator_.emplace(run_coordinator::settings{
       record_.run(), services_.build_id, layout_.places(), config_.run.allow_mixed_hosts, state_.resumed,
       services_.compare_numerics, config_.failure, wanted_workers_, state_.step, config_.run.start_timeout,
-      config_.run.allow_changed.libraries, services_.in_one_process});
+      config_.run.allow_changed.libraries, services_.in_one_process, config_.run.transport});
 }
 
 void trainer_state::on_node_missing(error reason) {

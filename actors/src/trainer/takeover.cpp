@@ -180,7 +180,8 @@ void trainer_state::take_over() {
                                                  state.began_at,
                                                  config_.run.start_timeout,
                                                  config_.run.allow_changed.libraries,
-                                                 services_.in_one_process},
+                                                 services_.in_one_process,
+                                                 config_.run.transport},
                        state, now);
   for (const auto& each : members)
     coordinator_->introduce(each.worker, each.host, each.pid);

@@ -8,6 +8,18 @@
 
 namespace troupe::collectives {
 
+namespace {
+
+/// How much one rank may have sent to another by `communicator::send` before the other has taken it. More gains
+/// nothing: the receiver copies while the sender does.
+constexpr std::uint64_t most_sent_bytes = 16 << 20;
+
+[[nodiscard]] bool is_from_send(std::uint64_t tag) noexcept {
+  return tag >> tag_kind_shift == static_cast<std::uint64_t>(call_kind::send);
+}
+
+} // namespace
+
 shm_transport::shm_transport(std::shared_ptr<shm_group> group) : group_(std::move(group)), links_(group_->size()) {}
 
 shm_transport::~shm_transport() = default;
@@ -18,8 +30,15 @@ void shm_transport::release_taken(std::uint32_t peer) {
   const auto taken = group_->members().control_of(peer).taken[rank()].load(std::memory_order_acquire);
   for (; to.released != taken && !to.sent.empty(); ++to.released) {
     group_->members().generation_pool().deallocate(to.sent.front().block, to.sent.front().size_bytes);
+    to.sent_bytes -= to.sent.front().size_bytes;
     to.sent.pop_front();
   }
+}
+
+bool shm_transport::must_wait(const link& to, std::uint64_t tag, std::size_t size_bytes) noexcept {
+  if (to.posted - to.released == shm::channel_messages)
+    return true;
+  return is_from_send(tag) && !to.sent.empty() && to.sent_bytes + size_bytes > most_sent_bytes;
 }
 
 transport::ticket shm_transport::send(std::uint32_t peer, std::uint64_t tag, const std::byte* data,
@@ -28,7 +47,7 @@ transport::ticket shm_transport::send(std::uint32_t peer, std::uint64_t tag, con
   auto& channel = group_->members().own_control().channels[peer];
   const auto& taken = group_->members().control_of(peer).taken[rank()];
   release_taken(peer);
-  for (std::uint32_t looks = 0; to.posted - to.released == shm::channel_messages; release_taken(peer)) {
+  for (std::uint32_t looks = 0; must_wait(to, tag, size_bytes); release_taken(peer)) {
     const auto seen = to.released;
     if (group_->has_failed() || (!group_->spin(peer, looks) && !group_->sleep_on(peer, taken, seen)))
       return is_sent;
@@ -45,6 +64,7 @@ transport::ticket shm_transport::send(std::uint32_t peer, std::uint64_t tag, con
   channel.messages[to.posted % shm::channel_messages] = {tag, size_bytes,
                                                          group_->members().generation_pool().offset_of(block)};
   to.sent.push_back({block, size_bytes});
+  to.sent_bytes += size_bytes;
   channel.posted.store(++to.posted);
   group_->wake(peer, channel.posted);
   return is_sent;
@@ -88,7 +108,7 @@ void shm_transport::take(pending& receive) {
 
 /// Whether the peer has sent this message with another size. The group itself compares collective calls.
 expected<void> shm_transport::check_sizes(const pending& wanted) {
-  if (wanted.tag >> tag_kind_shift != static_cast<std::uint64_t>(call_kind::send))
+  if (!is_from_send(wanted.tag))
     return {};
   for (const auto& [message, is_taken] : links_[wanted.peer].arrived) {
     if (is_taken || message.size_bytes == wanted.size_bytes ||

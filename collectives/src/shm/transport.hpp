@@ -9,8 +9,9 @@
 
 namespace troupe::collectives {
 
-/// Messages between ranks of one host. The sender copies into memory that the receiver can read, so a send never waits
-/// for its receiver; the receiver copies out.
+/// Messages between ranks of one host. The sender copies into memory that the receiver can read, and the receiver
+/// copies out. The messages of a collective call never wait for their receiver; those of `communicator::send` wait
+/// while it has too many bytes to take.
 class shm_transport final : public transport {
  public:
   explicit shm_transport(std::shared_ptr<shm_group> group);
@@ -53,6 +54,7 @@ class shm_transport final : public transport {
       std::size_t size_bytes = 0;
     };
     std::deque<outgoing> sent;
+    std::uint64_t sent_bytes = 0;
     std::uint32_t posted = 0;
     std::uint32_t released = 0;
     /// Messages from the peer, seen but not counted as taken.
@@ -61,6 +63,7 @@ class shm_transport final : public transport {
   };
 
   void release_taken(std::uint32_t peer);
+  [[nodiscard]] static bool must_wait(const link& to, std::uint64_t tag, std::size_t size_bytes) noexcept;
   void look_for_arrivals(std::uint32_t peer);
   void take(pending& receive);
   expected<void> check_sizes(const pending& wanted);

@@ -326,12 +326,12 @@ expected<std::unique_ptr<communicator>> make_hierarchical_communicator(hierarchi
   inside.results_for_devices = options.results_for_devices;
   for (auto rank : local)
     inside.names.emplace_back(rank);
-  TROUPE_TRY(auto group, shm_group::connect(inside, descriptors));
-  // Connects to other hosts only.
+  // To other hosts only. First, because the exchange of addresses ends for all ranks if one of them is lost.
   std::vector<bool> is_peer(options.hosts.size(), true);
   for (auto rank : local)
     is_peer[rank] = false;
   TROUPE_TRY(auto remote, connect_tcp(options.place, is_peer, addresses));
+  TROUPE_TRY(auto group, shm_group::connect(inside, descriptors));
   return std::make_unique<hierarchical_communicator>(std::move(where), std::move(group), std::move(remote),
                                                      options.place.generation);
 }

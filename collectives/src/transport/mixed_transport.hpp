@@ -9,8 +9,9 @@
 
 namespace troupe::collectives {
 
-/// Messages over shared memory to the ranks of this host, and over another transport to all others. A send over shared
-/// memory never waits for its receiver, so waiting on one transport does not block the other.
+/// Messages over shared memory to the ranks of this host, and over another transport to all others. The messages of a
+/// collective call never wait for their receiver in shared memory, so waiting on one transport does not block the
+/// other.
 class mixed_transport final : public transport {
  public:
   /// `local_ranks` are the ranks of this host, in the order in which `local` numbers them.

@@ -39,7 +39,7 @@ using shared_descriptors = std::vector<std::vector<unique_fd>>;
 
 /// A packet to be sent to a worker.
 struct answer {
-  generation_id generation;
+  descriptor_group group;
   std::vector<std::byte> bytes;
   /// Owned by `source`, which is null for a refusal.
   std::vector<int> descriptors;
@@ -64,21 +64,21 @@ struct run_state {
   std::map<worker_id, connection> workers;
 };
 
-answer make_refusal(generation_id generation, const error& reason) {
+answer make_refusal(const descriptor_group& group, const error& reason) {
   answer_packet packet;
-  packet.generation = generation;
+  packet.group = group;
   packet.code = reason.code;
   packet.text = reason.message;
-  return {generation, to_bytes(packet), {}, nullptr};
+  return {group, to_bytes(packet), {}, nullptr};
 }
 
 /// The descriptors of all ranks but `receiver`, in as few packets as the limits allow.
-std::vector<answer> make_answers(generation_id generation, const std::shared_ptr<const shared_descriptors>& source,
+std::vector<answer> make_answers(const descriptor_group& group, const std::shared_ptr<const shared_descriptors>& source,
                                  std::size_t receiver) {
   std::vector<answer> result;
   for (std::size_t rank = 0; rank < source->size();) {
     answer_packet packet;
-    packet.generation = generation;
+    packet.group = group;
     packet.first_rank = static_cast<std::uint32_t>(rank);
     std::vector<int> descriptors;
     for (; rank < source->size() && packet.counts.size() < max_packet_ranks; ++rank) {
@@ -89,7 +89,7 @@ std::vector<answer> make_answers(generation_id generation, const std::shared_ptr
       for (std::size_t i = 0; i < count; ++i)
         descriptors.push_back((*source)[rank][i].get());
     }
-    result.push_back({generation, to_bytes(packet), std::move(descriptors), source});
+    result.push_back({group, to_bytes(packet), std::move(descriptors), source});
   }
   return result;
 }
@@ -131,8 +131,8 @@ class descriptor_broker::impl {
   void receive(run_state& run, worker_id worker, connection& from);
   void accept(run_state& run, worker_id worker, connection& from, received_packet packet);
   void act(run_state& run, worker_id worker, const offer_packet& offer, std::vector<unique_fd> descriptors);
-  static void retire_older(run_state& run, generation_id newest);
-  static void deliver(run_state& run, generation_id generation, const std::vector<worker_id>& members);
+  static void retire_older(run_state& run, const descriptor_group& newest);
+  static void deliver(run_state& run, const descriptor_group& group, const std::vector<worker_id>& members);
   void flush(connection& to);
   void flush_all(run_state& run);
   void remove_ended(run_state& run);
@@ -287,7 +287,7 @@ void descriptor_broker::impl::accept(run_state& run, worker_id worker, connectio
                   fmt::format("the worker sent {} packets without completing an exchange: the node closes its socket",
                               from.fruitless_packets)};
   if (wrong)
-    from.outbox.push_back(make_refusal(offer ? offer->what.generation : generation_id{}, *wrong));
+    from.outbox.push_back(make_refusal(offer ? offer->what.group : descriptor_group{}, *wrong));
   else
     act(run, worker, *offer, std::move(packet.descriptors));
   flush_all(run);
@@ -297,42 +297,43 @@ void descriptor_broker::impl::accept(run_state& run, worker_id worker, connectio
 void descriptor_broker::impl::act(run_state& run, worker_id worker, const offer_packet& offer,
                                   std::vector<unique_fd> descriptors) {
   auto decision = run.table.offer(worker, offer.what);
-  if (decision.new_generation)
-    retire_older(run, offer.what.generation);
+  if (decision.new_group)
+    retire_older(run, offer.what.group);
   for (const auto& refusal : decision.refused) {
     auto& to = run.workers.at(refusal.worker);
     if (!run.table.waits(refusal.worker))
       to.held.clear();
-    to.outbox.push_back(make_refusal(refusal.generation, refusal.reason));
+    to.outbox.push_back(make_refusal(refusal.group, refusal.reason));
   }
   if (decision.placed)
     run.workers.at(worker).held = std::move(descriptors);
   if (!decision.complete.empty())
-    deliver(run, offer.what.generation, decision.complete);
+    deliver(run, offer.what.group, decision.complete);
 }
 
 /// Replaces unsent answers of an older exchange by refusals. No worker may take that exchange for valid, and a slow
 /// reader must not keep its descriptors open.
-void descriptor_broker::impl::retire_older(run_state& run, generation_id newest) {
-  error reason{errc::stale_generation, fmt::format("generation {} has begun", newest)};
+void descriptor_broker::impl::retire_older(run_state& run, const descriptor_group& newest) {
+  error reason{errc::stale_generation, to_string(newest) + " has begun"};
   for (auto& [worker, x] : run.workers) {
     auto first = std::ranges::find_if(x.outbox, [](const answer& each) { return each.source != nullptr; });
     if (first == x.outbox.end())
       continue;
-    auto older = first->generation;
+    auto older = first->group;
     std::erase_if(x.outbox, [](const answer& each) { return each.source != nullptr; });
     x.outbox.push_back(make_refusal(older, reason));
   }
 }
 
-void descriptor_broker::impl::deliver(run_state& run, generation_id generation, const std::vector<worker_id>& members) {
+void descriptor_broker::impl::deliver(run_state& run, const descriptor_group& group,
+                                      const std::vector<worker_id>& members) {
   auto all = std::make_shared<shared_descriptors>();
   for (auto worker : members)
     all->push_back(std::exchange(run.workers.at(worker).held, {}));
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
     auto& to = run.workers.at(members[rank]);
     to.fruitless_packets = 0;
-    for (auto& each : make_answers(generation, all, rank))
+    for (auto& each : make_answers(group, all, rank))
       to.outbox.push_back(std::move(each));
   }
 }

@@ -11,7 +11,7 @@ namespace {
 
 /// Checks an offer on its own.
 std::optional<error> flaw(const descriptor_offer& what) {
-  if (what.generation.value == 0)
+  if (what.group.generation.value == 0)
     return error{errc::invalid_argument, "generation 0 is invalid: generations start at 1"};
   if (what.local_world_size > max_local_world_size)
     return error{errc::invalid_argument, fmt::format("at most {} workers of a node can exchange descriptors, not {}",
@@ -27,26 +27,25 @@ std::optional<error> flaw(const descriptor_offer& what) {
 offer_decision descriptor_table::offer(worker_id worker, const descriptor_offer& what) {
   offer_decision result;
   auto refuse = [&](error reason) {
-    result.refused.push_back({worker, what.generation, std::move(reason)});
+    result.refused.push_back({worker, what.group, std::move(reason)});
     return result;
   };
   if (auto wrong = flaw(what))
     return refuse(std::move(*wrong));
-  if (what.generation < newest_)
-    return refuse({errc::stale_generation, fmt::format("generation {} is over: generation {} of this run already "
-                                                       "exchanges descriptors",
-                                                       what.generation, newest_)});
-  if (what.generation > newest_) {
-    refuse_all_waiting({errc::stale_generation,
-                        fmt::format("generation {} is over: generation {} has begun", newest_, what.generation)},
-                       result);
+  if (what.group < newest_)
+    return refuse({errc::stale_generation, fmt::format("{} is over: {} of this run already exchanges descriptors",
+                                                       to_string(what.group), to_string(newest_))});
+  if (what.group > newest_) {
+    refuse_all_waiting(
+        {errc::stale_generation, fmt::format("{} is over: {} has begun", to_string(newest_), to_string(what.group))},
+        result);
     begin(what);
-    result.new_generation = true;
+    result.new_group = true;
   }
   if (std::ranges::find(places_, worker) != places_.end())
-    return refuse({errc::invalid_argument,
-                   fmt::format("worker {} has already offered its descriptors for generation {}; it can do so once",
-                               worker, what.generation)});
+    return refuse(
+        {errc::invalid_argument, fmt::format("worker {} has already offered its descriptors for {}; it can do so once",
+                                             worker, to_string(what.group))});
   if (const auto* before = std::get_if<failed>(&exchange_))
     return refuse(before->reason);
   if (auto reason = contradiction(worker, what)) {
@@ -74,7 +73,7 @@ bool descriptor_table::waits(worker_id worker) const {
 }
 
 void descriptor_table::begin(const descriptor_offer& what) {
-  newest_ = what.generation;
+  newest_ = what.group;
   places_.assign(what.local_world_size, std::nullopt);
   exchange_ = open{};
 }
@@ -82,13 +81,12 @@ void descriptor_table::begin(const descriptor_offer& what) {
 std::optional<error> descriptor_table::contradiction(worker_id worker, const descriptor_offer& what) const {
   if (places_.size() != what.local_world_size)
     return error{errc::mismatch,
-                 fmt::format("workers disagree about generation {}: worker {} counts {} workers on this node, others "
-                             "count {}",
-                             what.generation, worker, what.local_world_size, places_.size())};
+                 fmt::format("workers disagree about {}: worker {} counts {} workers on this node, others count {}",
+                             to_string(what.group), worker, what.local_world_size, places_.size())};
   if (const auto& holder = places_[what.local_rank])
     return error{errc::mismatch,
-                 fmt::format("workers disagree about generation {}: worker {} and worker {} both claim local rank {}",
-                             what.generation, *holder, worker, what.local_rank)};
+                 fmt::format("workers disagree about {}: worker {} and worker {} both claim local rank {}",
+                             to_string(what.group), *holder, worker, what.local_rank)};
   return std::nullopt;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <troupe/error.hpp>
+#include <troupe/runtime/descriptor_link.hpp>
 #include <troupe/types.hpp>
 
 #include <cstdint>
@@ -13,24 +14,17 @@ namespace troupe::runtime {
 /// An upper bound on the workers of one node, so that an absurd number in a message does not make the node allocate.
 inline constexpr std::uint32_t max_local_world_size = 4096;
 
-/// The local rank that a worker claims in one generation.
-struct descriptor_offer {
-  generation_id generation;
-  std::uint32_t local_rank = 0;
-  std::uint32_t local_world_size = 0;
-};
-
 /// The answer to a worker that does not get the others' descriptors.
 struct offer_refusal {
   worker_id worker;
-  generation_id generation;
+  descriptor_group group;
   error reason;
 };
 
 /// The consequences of an offer.
 struct offer_decision {
-  /// The offer starts a new generation, which ends the older one.
-  bool new_generation = false;
+  /// The offer is the first of its group, which ends the exchange of the one before.
+  bool new_group = false;
 
   /// The offer was accepted: keep the descriptors that came with it.
   bool placed = false;
@@ -42,11 +36,11 @@ struct offer_decision {
   std::vector<worker_id> complete;
 };
 
-/// Decides which offers of one run complete an exchange. Only the newest generation has an exchange: an offer of a
-/// newer generation ends it, and an offer of an older one is refused. Does not see the descriptors themselves.
+/// Decides which offers of one run complete an exchange. Only the newest group has an exchange: an offer of a newer
+/// group ends it, and an offer of an older one is refused. Does not see the descriptors themselves.
 class descriptor_table {
  public:
-  /// Each worker offers once per generation. Contradictory offers end the exchange for all its workers with
+  /// Each worker offers once per group. Contradictory offers end the exchange for all its workers with
   /// `errc::mismatch`, because it could never complete.
   [[nodiscard]] offer_decision offer(worker_id worker, const descriptor_offer& what);
 
@@ -69,10 +63,10 @@ class descriptor_table {
   [[nodiscard]] std::optional<error> contradiction(worker_id worker, const descriptor_offer& what) const;
   void refuse_all_waiting(const error& reason, offer_decision& result);
 
-  /// 0 before the first offer.
-  generation_id newest_;
+  /// Generation 0 before the first offer.
+  descriptor_group newest_;
 
-  /// By local rank, in the newest generation.
+  /// By local rank, in the newest group.
   std::vector<std::optional<worker_id>> places_;
   std::variant<open, complete, failed> exchange_;
 };

@@ -14,13 +14,14 @@ namespace {
 
 constexpr std::uint32_t offer_magic = 0x4f445254;  // "TRDO"
 constexpr std::uint32_t answer_magic = 0x41445254; // "TRDA"
-constexpr std::uint32_t version = 1;
+constexpr std::uint32_t version = 2;
 constexpr std::size_t max_text_bytes = 1024;
 
 struct raw_offer {
   std::uint32_t magic;
   std::uint32_t version;
   std::uint64_t generation;
+  std::uint64_t staging;
   std::uint32_t local_rank;
   std::uint32_t local_world_size;
   std::uint32_t count;
@@ -32,13 +33,14 @@ struct raw_answer {
   std::uint32_t magic;
   std::uint32_t version;
   std::uint64_t generation;
+  std::uint64_t staging;
   std::uint32_t code;
   std::uint32_t first_rank;
   std::uint32_t rank_count;
   std::uint32_t text_bytes;
 };
 
-static_assert(sizeof(raw_offer) == 32 && sizeof(raw_answer) == 32, "these bytes are the wire format");
+static_assert(sizeof(raw_offer) == 40 && sizeof(raw_answer) == 40, "these bytes are the wire format");
 static_assert(sizeof(raw_answer) + max_packet_ranks <= max_packet_bytes &&
                   sizeof(raw_answer) + max_text_bytes <= max_packet_bytes,
               "an answer must fit into a packet");
@@ -85,15 +87,17 @@ std::vector<unique_fd> take_descriptors(msghdr& message) {
 } // namespace
 
 std::vector<std::byte> to_bytes(const offer_packet& x) {
+  const auto& [group, local_rank, local_world_size] = x.what;
   return bytes_of(
-      raw_offer{offer_magic, version, x.what.generation.value, x.what.local_rank, x.what.local_world_size, x.count, 0});
+      raw_offer{offer_magic, version, group.generation.value, group.staging, local_rank, local_world_size, x.count, 0});
 }
 
 std::vector<std::byte> to_bytes(const answer_packet& x) {
   auto text_bytes = std::min(x.text.size(), max_text_bytes);
   auto head = raw_answer{answer_magic,
                          version,
-                         x.generation.value,
+                         x.group.generation.value,
+                         x.group.staging,
                          static_cast<std::uint32_t>(x.code),
                          x.first_rank,
                          static_cast<std::uint32_t>(x.counts.size()),
@@ -110,7 +114,7 @@ std::optional<offer_packet> parse_offer(std::span<const std::byte> bytes) {
   auto raw = start_of<raw_offer>(bytes, offer_magic);
   if (!raw || bytes.size() != sizeof(raw_offer))
     return std::nullopt;
-  return offer_packet{{{raw->generation}, raw->local_rank, raw->local_world_size}, raw->count};
+  return offer_packet{{{{raw->generation}, raw->staging}, raw->local_rank, raw->local_world_size}, raw->count};
 }
 
 std::optional<answer_packet> parse_answer(std::span<const std::byte> bytes) {
@@ -119,7 +123,7 @@ std::optional<answer_packet> parse_answer(std::span<const std::byte> bytes) {
       bytes.size() != sizeof(raw_answer) + std::size_t{raw->rank_count} + raw->text_bytes)
     return std::nullopt;
   answer_packet result;
-  result.generation = {raw->generation};
+  result.group = {{raw->generation}, raw->staging};
   result.code = static_cast<errc>(raw->code);
   result.first_rank = raw->first_rank;
   for (auto count : bytes.subspan(sizeof(raw_answer), raw->rank_count))

@@ -32,8 +32,8 @@ struct offer_packet {
 
 /// Node to worker: descriptors of consecutive local ranks, or a refusal.
 struct answer_packet {
-  /// 0 in a refusal that concerns any exchange the worker waits for.
-  generation_id generation;
+  /// Generation 0 in a refusal that concerns any exchange the worker waits for.
+  descriptor_group group;
 
   /// `errc::none` in a packet with descriptors.
   errc code = errc::none;

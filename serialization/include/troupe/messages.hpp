@@ -7,6 +7,7 @@
 #include <troupe/messages/regroup.hpp>
 #include <troupe/messages/staging.hpp>
 #include <troupe/messages/trainer.hpp>
+#include <troupe/messages/transport.hpp>
 #include <troupe/messages/worker.hpp>
 
 /// The messages between actors, split by direction. A message that can arrive late carries the run and, once there is

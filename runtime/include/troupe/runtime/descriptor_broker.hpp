@@ -13,11 +13,11 @@ namespace troupe::runtime {
 inline constexpr std::size_t max_fruitless_packets = 256;
 
 /// Exchanges file descriptors among the workers of a node. Each worker holds one end of a socket pair and the broker
-/// the other. Once all local ranks of a run's generation have sent their descriptors, each receives those of the others
+/// the other. Once all local ranks of a group of a run have sent their descriptors, each receives those of the others
 /// (see `descriptor_link`). The socket identifies the worker, and runs are separate.
 ///
-/// Keeps a worker's descriptors until the exchange, the worker or the generation is over. One thread serves all
-/// sockets. All functions may be called from any thread.
+/// Keeps a worker's descriptors until the exchange, the worker or the group is over. One thread serves all sockets. All
+/// functions may be called from any thread.
 class descriptor_broker {
  public:
   /// Fails if the limit on descriptors or threads is reached.

@@ -40,7 +40,6 @@ membership::membership(const begin_training& begin, driver_client& driver, track
                 return checkpoints_.save_last_copy(gate_, protocol().place());
               }},
              driver, gate_),
-      catch_up_(data_plane_of(begin, driver.group_secret()), driver),
       prepares_checkpoints_(begin.checkpoints.every_steps > 0) {
   group_.begin_generation(begin.place);
 }
@@ -236,11 +235,15 @@ void membership::note_commit(step_id step) {
 
 // -- the members' steps, on a joiner ---------------------------------------------------------------------------------
 
+staging_means membership::means(expected<exchange_result> (driver_client::*exchange)(const exchange_request&)) {
+  return {data_plane_of(begin_, driver_.group_secret()), driver_, exchange, group_.shared_memory()};
+}
+
 expected<void> membership::take_staged_state() {
   auto scope = activity::scope{activity_, activity_kind::control};
   auto extras = transferred_extras{};
   const auto place = *protocol_.lock()->staging();
-  TROUPE_TRY(auto step, catch_up_.receive(place, state_, extras));
+  TROUPE_TRY(auto step, catch_up_.receive(means(&driver_client::exchange), place, state_, extras));
   protocol_.lock()->on_staged_state(step);
   checkpoints_.set_metrics(std::move(extras.last_metrics));
   return {};

@@ -42,6 +42,8 @@ class membership {
   [[nodiscard]] worker_group& group() noexcept { return group_; }
   /// Gives the state to joiners.
   [[nodiscard]] state_stager& stager() noexcept { return stager_; }
+  /// For the groups that the stager forms.
+  [[nodiscard]] staging_means means_of_stager() { return means(&driver_client::exchange_staging); }
   [[nodiscard]] state_catch_up& catch_up() noexcept { return catch_up_; }
   /// While this scope lives, the training thread does not change the tracked state.
   [[nodiscard]] quiescence_gate::scope quiet() { return {gate_, protocol().step()}; }
@@ -108,6 +110,7 @@ class membership {
   [[nodiscard]] expected<void> save_last_copy();
   void share_last_evaluation(const member_place& next);
   void exchange_state(const member_place& next);
+  [[nodiscard]] staging_means means(expected<exchange_result> (driver_client::*exchange)(const exchange_request&));
 
   const begin_training& begin_;
   driver_client& driver_;

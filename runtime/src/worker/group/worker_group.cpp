@@ -1,14 +1,11 @@
 #include "worker/group/worker_group.hpp"
+#include "worker/group/group_formation.hpp"
 #include "worker/group/nccl_interface.hpp"
 
 #include <troupe/actors/decisions/transport_choice.hpp>
 #include <troupe/collectives/device_offer.hpp>
-#include <troupe/collectives/hierarchical_communicator.hpp>
-#include <troupe/collectives/shm_communicator.hpp>
 #include <troupe/collectives/staged_device_group.hpp>
-#include <troupe/collectives/tcp_communicator.hpp>
 
-#include <algorithm>
 #include <cstdio>
 #include <tuple>
 
@@ -32,14 +29,6 @@ class unused_predecessor {
  private:
   std::unique_ptr<collectives::device_group> group_;
 };
-
-/// The index of each rank's node.
-std::vector<std::uint32_t> nodes_by_rank(const group_place& place) {
-  std::vector<std::uint32_t> result;
-  for (const auto& [node, count] : place.nodes)
-    result.insert(result.end(), std::min<std::size_t>(count, place.world_size - result.size()), node);
-  return result;
-}
 
 } // namespace
 
@@ -92,35 +81,30 @@ collectives::communicator& worker_group::communicator() {
 }
 
 std::unique_ptr<collectives::communicator> worker_group::make_communicator() {
-  auto options = how_.network.options("gradients");
-  options.rank = place_.rank;
-  options.world_size = place_.world_size;
-  options.generation = place_.generation;
-  options.host = place_.data_address;
-  options.deadline = how_.deadline;
-  options.cancelled = cancel_forming_.get_token();
-  options.report_unreachable = [this](const std::vector<rank_id>& ranks) { unreachable_ = ranks; };
-  auto addresses = [this](std::string mine) { return exchange(0, std::move(mine)); };
-  auto descriptors = [this](std::span<const int> mine) {
-    return driver_.exchange_descriptors(
-        {place_.generation, place_.local_rank, place_.local_world_size, cancel_forming_.get_token()}, mine);
-  };
-  const auto uses_memory = place_.transport == transport_kind::shm || place_.transport == transport_kind::hierarchical;
-  if (uses_memory && !pool_)
-    pool_ = value_or_throw(collectives::shared_pool::make());
-  switch (place_.transport) {
-  case transport_kind::self:
-    return collectives::make_self_communicator(place_.generation);
-  case transport_kind::tcp:
-    return value_or_throw(collectives::make_tcp_communicator(options, addresses));
-  case transport_kind::shm:
-    return value_or_throw(collectives::make_shm_communicator(
-        {place_.rank, place_.world_size, place_.generation, options.deadline, pool_, {}, has_gpu()}, descriptors));
-  case transport_kind::hierarchical:
-    return value_or_throw(collectives::make_hierarchical_communicator(
-        {std::move(options), nodes_by_rank(place_), pool_, has_gpu()}, addresses, descriptors));
+  group_formation how;
+  how.place = how_.network.options("gradients");
+  how.place.rank = place_.rank;
+  how.place.world_size = place_.world_size;
+  how.place.generation = place_.generation;
+  how.place.host = place_.data_address;
+  how.place.deadline = how_.deadline;
+  how.place.cancelled = cancel_forming_.get_token();
+  how.place.report_unreachable = [this](const std::vector<rank_id>& ranks) { unreachable_ = ranks; };
+  how.transport = place_.transport;
+  how.nodes = nodes_by_rank(place_.nodes, place_.world_size);
+  how.on_node = {{place_.generation}, place_.local_rank, place_.local_world_size};
+  if (uses_shared_memory(how.transport))
+    how.pool = value_or_throw(shared_memory());
+  how.results_for_devices = has_gpu();
+  return value_or_throw(form_communicator(
+      std::move(how), [this](std::string mine) { return exchange(0, std::move(mine)); }, driver_));
+}
+
+expected<std::shared_ptr<collectives::shared_pool>> worker_group::shared_memory() {
+  if (!pool_) {
+    TROUPE_TRY(pool_, collectives::shared_pool::make());
   }
-  throw exception{errc::internal, "no such transport"};
+  return pool_;
 }
 
 expected<std::vector<std::string>> worker_group::exchange(std::uint64_t number, std::string mine) {

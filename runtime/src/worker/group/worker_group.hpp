@@ -83,6 +83,10 @@ class worker_group {
   [[nodiscard]] collectives::communicator& communicator();
   [[nodiscard]] bool has_communicator() const noexcept { return communicator_ != nullptr; }
 
+  /// Memory that the other workers of this host can read; lives as long as the process. Made by the first call. From
+  /// the training thread.
+  [[nodiscard]] expected<std::shared_ptr<collectives::shared_pool>> shared_memory();
+
   [[nodiscard]] bool has_gpu() const noexcept { return how_.device.gpus > 0; }
   /// Opened by the first call. Throws if this worker has none.
   [[nodiscard]] opened_gpu& gpu();
@@ -114,7 +118,6 @@ class worker_group {
   driver_client& driver_;
   quiescence_gate& gate_;
   group_place place_;
-  /// Memory that the other workers of this host can read; lives as long as the process.
   std::shared_ptr<collectives::shared_pool> pool_;
   std::optional<opened_gpu> gpu_;
   /// NCCL's group of the previous generation, from which the next can be made.

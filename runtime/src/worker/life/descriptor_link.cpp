@@ -32,13 +32,15 @@ constexpr auto open_files_advice = "; raise the limit of open files (ulimit -n)"
 /// One exchange of one worker.
 class attempt {
  public:
+  /// `wake_up` becomes readable when one of the tokens is stopped.
   attempt(int socket, int wake_up, const offer_packet& offer, std::chrono::milliseconds limit,
-          const std::stop_token& cancelled)
+          const std::stop_token& cancelled, const std::stop_token& outdated)
       : socket_(socket),
         wake_up_(wake_up),
         offer_(offer),
         deadline_(clock::now() + std::clamp(limit, std::chrono::milliseconds::zero(), longest_limit)),
-        cancelled_(cancelled) {}
+        cancelled_(cancelled),
+        outdated_(outdated) {}
 
   [[nodiscard]] expected<void> send(std::span<const int> mine) {
     auto bytes = to_bytes(offer_);
@@ -75,11 +77,11 @@ class attempt {
       case received_packet::outcome::packet:
         break;
       }
-      // Those of older generations are closed with the packet. So are the ones of a half lost packet.
+      // Those of older groups are closed with the packet. So are the ones of a half lost packet.
       auto answer = parse_answer(packet.bytes);
       if (!answer)
         return fail(errc::internal, where() + ": the node's answer is not one that this program knows");
-      if (answer->generation.value != 0 && answer->generation != offer_.what.generation)
+      if (answer->group.generation.value != 0 && answer->group != offer_.what.group)
         continue;
       if (answer->code != errc::none)
         return fail(answer->code, where() + ": " + answer->text);
@@ -112,8 +114,7 @@ class attempt {
     auto now = clock::now();
     auto until = pause < deadline_ - now ? now + pause : deadline_;
     for (;;) {
-      if (cancelled_.stop_requested())
-        return fail(errc::aborted, where() + ": cancelled");
+      TROUPE_TRY(check_whether_it_goes_on());
       now = clock::now();
       if (now >= deadline_)
         return fail(errc::timed_out, where() + ": not all workers of this node have offered theirs in time");
@@ -127,13 +128,21 @@ class attempt {
                     static_cast<int>(std::min<std::int64_t>(left, 1'000'000)));
       if (n < 0 && errno != EINTR)
         return fail(system_error(where()));
-      if (n > 0 && socket_matters && events[0].revents != 0 && !cancelled_.stop_requested())
-        return {};
+      if (n > 0 && socket_matters && events[0].revents != 0)
+        return check_whether_it_goes_on();
     }
   }
 
+  [[nodiscard]] expected<void> check_whether_it_goes_on() const {
+    if (cancelled_.stop_requested())
+      return fail(errc::aborted, where() + ": cancelled");
+    if (outdated_.stop_requested())
+      return fail(errc::stale_generation, where() + ": this worker is already in the exchange of a later group");
+    return {};
+  }
+
   [[nodiscard]] std::string where() const {
-    return fmt::format("the exchange of descriptors of generation {} (local rank {} of {})", offer_.what.generation,
+    return fmt::format("the exchange of descriptors of {} (local rank {} of {})", to_string(offer_.what.group),
                        offer_.what.local_rank, offer_.what.local_world_size);
   }
 
@@ -142,36 +151,58 @@ class attempt {
   const offer_packet& offer_;
   clock::time_point deadline_;
   const std::stop_token& cancelled_;
+  const std::stop_token& outdated_;
 };
 
 } // namespace
+
+std::string to_string(const descriptor_group& group) {
+  if (group.staging == 0)
+    return fmt::format("generation {}", group.generation);
+  return fmt::format("staging group {} of generation {}", group.staging, group.generation);
+}
 
 descriptor_link::descriptor_link(unique_fd socket) noexcept : socket_(std::move(socket)) {
   fcntl(socket_.get(), F_SETFD, FD_CLOEXEC);
 }
 
-expected<std::vector<std::vector<unique_fd>>>
-descriptor_link::exchange(generation_id generation, std::uint32_t local_rank, std::uint32_t local_world_size,
-                          std::span<const int> mine, std::chrono::milliseconds limit,
-                          const std::stop_token& cancelled) {
+expected<std::stop_token> descriptor_link::begin(const descriptor_group& group) {
+  const auto lock = std::lock_guard{mutex_};
+  if (group < newest_)
+    return fail(errc::stale_generation,
+                fmt::format("{} is over: this worker has begun {}", to_string(group), to_string(newest_)));
+  newest_ = group;
+  outdated_.request_stop();
+  outdated_ = {};
+  return outdated_.get_token();
+}
+
+expected<std::vector<std::vector<unique_fd>>> descriptor_link::exchange(const descriptor_offer& place,
+                                                                        std::span<const int> mine,
+                                                                        std::chrono::milliseconds limit,
+                                                                        const std::stop_token& cancelled) {
   if (mine.size() > max_offered_descriptors)
     return fail(errc::invalid_argument, fmt::format("a worker offers at most {} descriptors to its node, not {}",
                                                     max_offered_descriptors, mine.size()));
-  if (local_world_size > max_local_world_size || local_rank >= local_world_size)
+  if (place.local_world_size > max_local_world_size || place.local_rank >= place.local_world_size)
     return fail(errc::invalid_argument, fmt::format("there is no local rank {} among {} workers of a node (at most {})",
-                                                    local_rank, local_world_size, max_local_world_size));
+                                                    place.local_rank, place.local_world_size, max_local_world_size));
   if (cancelled.stop_requested())
     return fail(errc::aborted,
-                fmt::format("the exchange of descriptors of generation {} was cancelled before it began", generation));
+                fmt::format("the exchange of descriptors of {} was cancelled before it began", to_string(place.group)));
   unique_fd wake_up{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!wake_up)
     return fail(system_error("cannot exchange descriptors"));
-  std::stop_callback wake{cancelled, [fd = wake_up.get()] {
-                            std::uint64_t one = 1;
-                            [[maybe_unused]] auto n = write(fd, &one, sizeof(one));
-                          }};
-  offer_packet offer{{generation, local_rank, local_world_size}, static_cast<std::uint32_t>(mine.size())};
-  attempt self{socket_.get(), wake_up.get(), offer, limit, cancelled};
+  const auto wake = [fd = wake_up.get()] {
+    std::uint64_t one = 1;
+    [[maybe_unused]] auto n = write(fd, &one, sizeof(one));
+  };
+  TROUPE_TRY(const auto outdated, begin(place.group));
+  std::stop_callback wake_if_cancelled{cancelled, wake};
+  std::stop_callback wake_if_outdated{outdated, wake};
+  const auto turn = std::lock_guard{socket_mutex_};
+  offer_packet offer{place, static_cast<std::uint32_t>(mine.size())};
+  attempt self{socket_.get(), wake_up.get(), offer, limit, cancelled, outdated};
   TROUPE_TRY(self.send(mine));
   return self.receive();
 }

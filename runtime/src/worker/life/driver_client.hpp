@@ -4,6 +4,7 @@
 #include <troupe/collectives/unique_fd.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages.hpp>
+#include <troupe/runtime/descriptor_link.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -15,14 +16,6 @@
 namespace troupe::runtime {
 
 class part_stream;
-
-/// A place among the ranks of a node.
-struct descriptor_request {
-  generation_id generation;
-  std::uint32_t local_rank = 0;
-  std::uint32_t local_world_size = 0;
-  std::stop_token cancelled;
-};
 
 /// The requests of a worker's training side to the run's actors. Calls block; each is made by one thread at a time.
 /// Implemented over CAF in one file; tests use fakes.
@@ -39,9 +32,10 @@ class driver_client {
   /// Reports that an exchange of a staging group will not be complete. From any thread.
   virtual void end(const exchange_ended& message) = 0;
 
-  /// An all-gather of descriptors among the ranks of this node. From the training thread.
+  /// An all-gather of descriptors among the ranks of this node, as `descriptor_link::exchange` does it. From any
+  /// thread.
   [[nodiscard]] virtual expected<std::vector<std::vector<collectives::unique_fd>>>
-  exchange_descriptors(const descriptor_request& request, std::span<const int> mine) = 0;
+  exchange_descriptors(const descriptor_offer& place, std::span<const int> mine, const std::stop_token& cancelled) = 0;
 
   /// Returns once all workers have the same plan. From the training thread.
   [[nodiscard]] virtual expected<plan_accepted> agree(const run_plan& plan) = 0;

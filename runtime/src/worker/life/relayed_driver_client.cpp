@@ -44,10 +44,10 @@ class relayed_driver_client : public driver_client {
 
   void end(const exchange_ended& message) override { caf::anon_send(driver_, message); }
 
-  expected<std::vector<std::vector<collectives::unique_fd>>> exchange_descriptors(const descriptor_request& request,
-                                                                                  std::span<const int> mine) override {
-    return descriptors_.exchange(request.generation, request.local_rank, request.local_world_size, mine,
-                                 descriptor_limit, request.cancelled);
+  expected<std::vector<std::vector<collectives::unique_fd>>>
+  exchange_descriptors(const descriptor_offer& place, std::span<const int> mine,
+                       const std::stop_token& cancelled) override {
+    return descriptors_.exchange(place, mine, descriptor_limit, cancelled);
   }
 
   expected<plan_accepted> agree(const run_plan& plan) override { return ask<plan_accepted>(training_, plan); }

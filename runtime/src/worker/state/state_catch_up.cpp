@@ -1,10 +1,12 @@
 #include "worker/state/state_catch_up.hpp"
 
-#include <troupe/collectives/tcp_communicator.hpp>
+#include "worker/group/group_formation.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace troupe::runtime {
 
@@ -19,24 +21,40 @@ constexpr auto forming_limit = 30s;
 /// gone is found by other means.
 constexpr auto staging_deadline = std::chrono::hours{24};
 
+/// `nodes` by rank.
+descriptor_offer place_on_node(const staging_place& place, const std::vector<std::uint32_t>& nodes) {
+  const auto own = nodes.begin() + place.rank.value;
+  const auto count = [own](auto first, auto last) { return static_cast<std::uint32_t>(std::count(first, last, *own)); };
+  return {{place.generation, place.number}, count(nodes.begin(), own), count(nodes.begin(), nodes.end())};
+}
+
 } // namespace
 
 expected<std::unique_ptr<collectives::communicator>>
-form_staging_group(const data_plane& network, const staging_place& place, std::stop_token cancelled,
-                   const std::function<expected<exchange_result>(const exchange_request&)>& ask) {
-  auto options = network.options(fmt::format("staging/{}", place.number));
-  options.rank = place.rank;
-  options.world_size = place.sources + place.joiners;
-  options.generation = place.generation;
-  options.host = place.data_address;
-  options.deadline = forming_limit;
-  options.cancelled = std::move(cancelled);
-  auto formed =
-      collectives::make_tcp_communicator(options, [&](std::string mine) -> expected<std::vector<std::string>> {
-        TROUPE_TRY(auto all, ask({network.run, place.generation, place.number, place.rank, std::move(mine),
-                                  place.sources + place.joiners}));
-        return std::move(all.blobs);
-      });
+form_staging_group(const staging_means& means, const staging_place& place, std::stop_token cancelled) {
+  group_formation how;
+  how.place = means.network.options(fmt::format("staging/{}", place.number));
+  how.place.rank = place.rank;
+  how.place.world_size = place.sources + place.joiners;
+  how.place.generation = place.generation;
+  how.place.host = place.data_address;
+  how.place.deadline = forming_limit;
+  how.place.cancelled = std::move(cancelled);
+  how.transport = place.transport;
+  how.nodes = nodes_by_rank(place.nodes, how.place.world_size);
+  if (uses_shared_memory(how.transport)) {
+    how.on_node = place_on_node(place, how.nodes);
+    TROUPE_TRY(how.pool, means.memory);
+  }
+  const auto exchange = [&](std::string mine) -> expected<std::vector<std::string>> {
+    TROUPE_TRY(auto all, (means.driver.*means.exchange)({means.network.run, place.generation, place.number, place.rank,
+                                                         std::move(mine), place.sources + place.joiners}));
+    return std::move(all.blobs);
+  };
+  // The node does not tell when a rank is lost that others wait for; the driver does.
+  if (how.transport == transport_kind::shm)
+    TROUPE_TRY(exchange({}));
+  auto formed = form_communicator(std::move(how), exchange, means.driver);
   if (formed)
     (*formed)->set_deadline(staging_deadline);
   return formed;
@@ -49,10 +67,9 @@ void state_catch_up::begin() {
   cancel_ = {};
 }
 
-expected<step_id> state_catch_up::receive(const staging_place& place, tracked_state& state,
+expected<step_id> state_catch_up::receive(const staging_means& means, const staging_place& place, tracked_state& state,
                                           transferred_extras& extras) {
-  auto formed = form_staging_group(network_, place, cancel_.get_token(),
-                                   [this](const exchange_request& message) { return driver_.exchange(message); });
+  auto formed = form_staging_group(means, place, cancel_.get_token());
   if (!formed)
     return fail(std::move(formed.error()));
   auto group = std::make_unique<staged_state>(std::move(*formed), place.sources);

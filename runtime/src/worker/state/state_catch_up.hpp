@@ -4,6 +4,7 @@
 #include "worker/life/driver_client.hpp"
 #include "worker/state/state_stager.hpp"
 
+#include <troupe/collectives/shared_pool.hpp>
 #include <troupe/messages/staging.hpp>
 #include <troupe/tracked_state.hpp>
 
@@ -16,23 +17,31 @@
 
 namespace troupe::runtime {
 
-/// Forms the communicator of a staging group. `ask` is the exchange over the control plane; it returns soon after
-/// `cancelled` is asked to stop.
+/// What a worker forms staging groups with.
+struct staging_means {
+  data_plane network;
+  driver_client& driver;
+  /// `driver_client::exchange` on the training thread, `driver_client::exchange_staging` on the stager's.
+  expected<exchange_result> (driver_client::*exchange)(const exchange_request&);
+  /// Or why there is none.
+  expected<std::shared_ptr<collectives::shared_pool>> memory;
+};
+
+/// Forms the communicator of a staging group. Returns soon after `cancelled` is asked to stop, except from the exchange
+/// over the control plane, which ends when a rank reports that it has given up.
 [[nodiscard]] expected<std::unique_ptr<collectives::communicator>>
-form_staging_group(const data_plane& network, const staging_place& place, std::stop_token cancelled,
-                   const std::function<expected<exchange_result>(const exchange_request&)>& ask);
+form_staging_group(const staging_means& means, const staging_place& place, std::stop_token cancelled);
 
 /// A joiner's way to the members' state while they continue to train: it receives the state of a boundary and then,
 /// frame by frame, the reduced gradients and evaluations since. One staging group at a time. Used by the training
 /// thread, except for `abort`.
 class state_catch_up {
  public:
-  state_catch_up(data_plane network, driver_client& driver) : network_(std::move(network)), driver_(driver) {}
-
   /// A staging group begins: from here on `abort` ends it.
   void begin();
   /// Forms the group and takes the state over it. Returns the step after which the state is so.
-  [[nodiscard]] expected<step_id> receive(const staging_place& place, tracked_state& state, transferred_extras& extras);
+  [[nodiscard]] expected<step_id> receive(const staging_means& means, const staging_place& place, tracked_state& state,
+                                          transferred_extras& extras);
 
   /// The next frame from the members, which stays until it is dropped. Waits for it. Once this fails, the members are
   /// lost for good.
@@ -52,8 +61,6 @@ class state_catch_up {
   void abort(const error& reason);
 
  private:
-  data_plane network_;
-  driver_client& driver_;
   std::optional<staged_frame> frame_;
   bool has_lost_members_ = false;
   std::optional<std::chrono::nanoseconds> repeat_took_;

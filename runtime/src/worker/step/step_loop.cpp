@@ -129,10 +129,18 @@ void step_loop::stage(step_id step, const actors::stage_state& what) {
   const auto& command = what.command;
   if (command.generation != session_.protocol().generation() || !session_.protocol().is_present_loop(command.loop))
     return;
-  const auto group =
-      staging_place{what.number,           command.generation,
-                    session_.place().rank, session_.place().world_size,
-                    command.joiners,       command.across_nodes ? session_.place().host_address : "127.0.0.1"};
+  const auto& here = session_.place();
+  auto group = staging_place{what.number,
+                             command.generation,
+                             here.rank,
+                             here.world_size,
+                             static_cast<std::uint32_t>(command.joiner_nodes.size()),
+                             command.transport,
+                             here.nodes,
+                             {}};
+  for (auto node : command.joiner_nodes)
+    group.nodes.push_back({node, 1});
+  group.data_address = group.is_on_one_node() ? "127.0.0.1" : here.host_address;
   // The stager's thread may still call these when this loop is over.
   auto& session = session_;
   runtime::staging_settings how;
@@ -144,12 +152,8 @@ void step_loop::stage(step_id step, const actors::stage_state& what) {
   how.given_up = [&session, ended = exchange_ended{session.begin().run, group.generation, group.number}] {
     session.client().end(ended);
   };
-  how.form = [&session, group](std::stop_token cancelled) {
-    auto& client = session.client();
-    const auto network = runtime::data_plane_of(session.begin(), client.group_secret());
-    return runtime::form_staging_group(
-        network, group, std::move(cancelled),
-        [&client](const exchange_request& message) { return client.exchange_staging(message); });
+  how.form = [means = session_.members().means_of_stager(), group](std::stop_token cancelled) {
+    return runtime::form_staging_group(means, group, std::move(cancelled));
   };
   session_.stager().begin(std::move(how), session_.state(), {session_.checkpoints().metrics()});
 }

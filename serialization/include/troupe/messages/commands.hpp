@@ -1,11 +1,13 @@
 #pragma once
 
 #include <troupe/inspect.hpp>
+#include <troupe/messages/transport.hpp>
 #include <troupe/types.hpp>
 
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 /// The driver's messages to workers while they train.
 namespace troupe {
@@ -36,16 +38,16 @@ TROUPE_INSPECT(regroup_command, generation)
 /// Send joiners the state over a staging group while training continues. Ignored in any other generation or loop.
 struct stage_command {
   generation_id generation;
-  std::uint32_t joiners = 0;
-  /// Whether members and joiners are on several nodes.
-  bool across_nodes = false;
+  /// The node of each joiner, in the order of their ranks.
+  std::vector<std::uint32_t> joiner_nodes;
+  transport_kind transport = transport_kind::tcp;
   /// The loop of the training function that the joiners have reached, from 0.
   std::uint32_t loop = 0;
 
   bool operator==(const stage_command&) const = default;
 };
 
-TROUPE_INSPECT(stage_command, generation, joiners, across_nodes, loop)
+TROUPE_INSPECT(stage_command, generation, joiner_nodes, transport, loop)
 
 /// A command to all workers of a run. Commands are numbered from 1 and sent in order. A command takes effect after the
 /// step whose barrier first carries its number, so all ranks execute it between the same two steps.

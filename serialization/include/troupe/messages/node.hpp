@@ -16,7 +16,7 @@ namespace troupe {
 
 /// The version of all messages between processes. Increase it whenever one of them changes. Driver and node compare
 /// their versions first.
-inline constexpr std::uint32_t protocol_version = 9;
+inline constexpr std::uint32_t protocol_version = 10;
 
 /// Shows that a driver may command this run.
 struct run_proof {

@@ -4,6 +4,7 @@
 #include <troupe/inspect.hpp>
 #include <troupe/messages/packed_texts.hpp>
 #include <troupe/messages/staging.hpp>
+#include <troupe/messages/transport.hpp>
 #include <troupe/types.hpp>
 
 #include <cstdint>
@@ -15,27 +16,6 @@
 /// Membership: a worker's report when its group has ended, its place in the next group, and the exchanges over the
 /// control plane with which the members of a group connect.
 namespace troupe {
-
-/// Which communicator carries the gradients.
-enum class transport_kind : std::uint8_t {
-  self = 1,
-  tcp = 2,
-  shm = 3,
-  hierarchical = 4,
-};
-
-TROUPE_INSPECT_ENUM(transport_kind, self, hierarchical)
-
-/// Neighbouring ranks of a generation that are on one node.
-struct node_ranks {
-  /// The node's index.
-  std::uint32_t node = 0;
-  std::uint32_t count = 0;
-
-  bool operator==(const node_ranks&) const = default;
-};
-
-TROUPE_INSPECT(node_ranks, node, count)
 
 /// A worker's place in a generation, and the layout of the generation. Every worker gets one, so its size does not grow
 /// with the number of workers. Shards are split evenly.

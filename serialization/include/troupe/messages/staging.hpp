@@ -1,10 +1,13 @@
 #pragma once
 
 #include <troupe/inspect.hpp>
+#include <troupe/messages/transport.hpp>
 #include <troupe/types.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 /// How joiners receive the state while the members of a generation continue to train.
 namespace troupe {
@@ -20,13 +23,20 @@ struct staging_place {
   /// How many members there are, and how many joiners.
   std::uint32_t sources = 0;
   std::uint32_t joiners = 0;
+  transport_kind transport = transport_kind::tcp;
+  /// On which nodes the ranks are, in their order.
+  std::vector<node_ranks> nodes;
   /// The address that the data plane binds to on this worker's host.
   std::string data_address;
+
+  [[nodiscard]] bool is_on_one_node() const {
+    return std::ranges::all_of(nodes, [this](const node_ranks& each) { return each.node == nodes.front().node; });
+  }
 
   bool operator==(const staging_place&) const = default;
 };
 
-TROUPE_INSPECT(staging_place, number, generation, rank, sources, joiners, data_address)
+TROUPE_INSPECT(staging_place, number, generation, rank, sources, joiners, transport, nodes, data_address)
 
 /// A joiner in a staging group has applied the members' steps, except for the last one or two. Not answered.
 struct caught_up {

@@ -23,6 +23,9 @@ class group_layout {
   [[nodiscard]] const std::vector<worker_place>& places() const noexcept { return places_; }
   [[nodiscard]] std::uint32_t world_size() const noexcept { return static_cast<std::uint32_t>(places_.size()); }
 
+  /// The nodes of the ranks, in their order.
+  [[nodiscard]] const std::vector<node_ranks>& nodes() const noexcept { return ranks_of_nodes_; }
+
   /// The place of one of its workers; generation, attempt and reason are the caller's.
   [[nodiscard]] group_place place_of(const worker_place& who) const;
 

@@ -74,9 +74,9 @@ struct stage_joiners {
   /// The number of the command that tells the members.
   std::uint64_t number = 0;
   std::uint32_t sources = 0;
-  std::uint32_t joiners = 0;
-  /// Whether the group is on several nodes.
-  bool across_nodes = false;
+  /// The node of each joiner, in the order of their ranks.
+  std::vector<std::uint32_t> joiner_nodes;
+  transport_kind transport = transport_kind::tcp;
   /// The joiners to answer, by rank.
   std::map<rank_id, worker_id> to_answer;
   generation_id generation;

@@ -40,6 +40,7 @@ class run_attempt {
     failure_config failure = {};
     worker_range workers = {1, 1};
     std::chrono::milliseconds start_timeout{};
+    transport_mode transport = transport_mode::automatic;
   };
 
   run_attempt(settings config, run_course course, step_id first_step);

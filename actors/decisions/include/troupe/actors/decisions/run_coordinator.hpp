@@ -78,6 +78,8 @@ class run_coordinator {
     bool allow_changed_libraries = false;
     /// How to repeat what ends every attempt, for the end of a message.
     std::string in_one_process = {};
+    /// As configured.
+    transport_mode transport = transport_mode::automatic;
   };
 
   /// Any clock that does not go back.

@@ -18,9 +18,9 @@ class staging_groups {
   static constexpr std::uint32_t most_tries = 3;
 
   /// Puts the waiting `joiners` into a new group with all active workers. `number` is the number of the command to the
-  /// members.
-  [[nodiscard]] stage_joiners open(generation_id generation, std::uint64_t number, const worker_table& workers,
-                                   const std::vector<worker_record*>& joiners);
+  /// members. Uses another transport where `mode` is impossible.
+  [[nodiscard]] stage_joiners open(generation_id generation, std::uint64_t number, transport_mode mode,
+                                   const worker_table& workers, const std::vector<worker_record*>& joiners);
 
   [[nodiscard]] bool is_open(const worker_table& workers) const;
   /// Whether this is the number of the last group.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -49,6 +51,18 @@ std::vector<int> sockets_of(const std::vector<peer_channels>& peers) {
   return result;
 }
 
+/// Half of the shortest round trip that the kernel has seen, to the peer for which it is the longest.
+std::chrono::nanoseconds latency_of(const std::vector<int>& sockets) {
+  auto longest = 0us;
+  for (auto socket : sockets) {
+    tcp_info info = {};
+    socklen_t size = sizeof(info);
+    if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && size >= sizeof(info))
+      longest = std::max(longest, std::chrono::microseconds{info.tcpi_min_rtt});
+  }
+  return longest / 2;
+}
+
 /// Whether the peer's system has everything.
 bool is_delivered(int socket) {
   auto unsent = 0;
@@ -65,6 +79,7 @@ tcp_transport::tcp_transport(const settings& how, std::vector<peer_channels> pee
              sockets_of(peers)),
       deadline_(how.deadline),
       answer_deadline_(how.answer_deadline),
+      latency_(latency_of(sockets_of(peers))),
       open_with_(peers.size()),
       unacknowledged_bytes_(peers.size()) {
   for (std::uint32_t r = 0; r < peers.size(); ++r)

@@ -41,6 +41,7 @@ class tcp_transport final : public transport, private connection_events {
   std::uint32_t rank() const noexcept override { return rank_; }
   std::uint32_t world_size() const noexcept override { return static_cast<std::uint32_t>(links_.size()); }
   std::uint64_t piece_bytes() const noexcept override;
+  std::chrono::nanoseconds latency() const noexcept override { return latency_; }
   flight_record record() const override;
   std::vector<rank_id> unanswering() const override;
   void set_deadline(std::chrono::milliseconds deadline) noexcept override { deadline_ = deadline; }
@@ -84,6 +85,7 @@ class tcp_transport final : public transport, private connection_events {
   word_exchange words_;
   std::chrono::milliseconds deadline_;
   const std::optional<std::chrono::milliseconds> answer_deadline_;
+  const std::chrono::nanoseconds latency_;
 
   call_record call_;
   call_clock clock_;

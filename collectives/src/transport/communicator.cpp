@@ -65,11 +65,13 @@ expected<void> transport_communicator::all_reduce(dtype type, reduce_op op, std:
   const bucket_layout layout{{{type, data.size() / size_of(type)}}};
   const auto sums = layout.sums();
   const auto divisor = op == reduce_op::mean ? world_size() : std::uint64_t{1};
-  const message_reduction what{rank_plan(), layout,
-                               sums,        op,
-                               divisor,     over_messages_.spread(rank_plan(), {0, data.size()}, world_size()),
-                               everybody_,  rank().value,
-                               0,           messages_.underlying().piece_bytes()};
+  const message_reduction what{
+      rank_plan(), layout,
+      sums,        op,
+      divisor,     over_messages_.spread(rank_plan(), {0, data.size()}, world_size(), latency_),
+      everybody_,  rank().value,
+      0,           messages_.underlying().piece_bytes(),
+      latency_};
   const std::byte* mine = data.data();
   if (what.is_narrow()) {
     copy_.reserve(sums.size_bytes());
@@ -138,11 +140,12 @@ expected<void> transport_communicator::reduce_into(reduced_bucket& result, const
                                           sums,
                                           reduce_op::sum,
                                           what.divisor,
-                                          over_messages_.spread(plan_of(what.operands), range, world_size()),
+                                          over_messages_.spread(plan_of(what.operands), range, world_size(), latency_),
                                           everybody_,
                                           rank().value,
                                           0,
-                                          messages_.underlying().piece_bytes()};
+                                          messages_.underlying().piece_bytes(),
+                                          latency_};
   auto mine = what.mine;
   const std::byte* widened = nullptr;
   if (what.operands == operand_kind::contributions && spread_over_all.is_narrow()) {
@@ -270,32 +273,46 @@ expected<void> transport_communicator::all_to_all(std::span<const std::byte> inp
 
 expected<void> transport_communicator::barrier(std::span<std::uint64_t> words) {
   TROUPE_TRY(begin(moving_call(call_kind::barrier, words.size_bytes())));
-  TROUPE_TRY(spread_maximum(words, everybody_, rank().value));
+  TROUPE_TRY(spread_maximum(words, everybody_, rank().value, latency_));
   return messages_.finish();
 }
 
 /// Dissemination: in round k a rank sends what it knows to the rank 2^k further. A word may be counted twice, which
-/// does not change a maximum.
+/// does not change a maximum. Over long distances everything goes to all at once. The longest latency goes along, so
+/// that all ranks know it afterwards.
 expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> words,
-                                                      std::span<const std::uint32_t> members, std::uint32_t me) {
+                                                      std::span<const std::uint32_t> members, std::uint32_t me,
+                                                      std::chrono::nanoseconds& latency) {
   const auto n = static_cast<std::uint32_t>(members.size());
-  // One extra word, so that there is a message even without words.
   const auto width = words.size() + 1;
   const auto size_bytes = width * sizeof(std::uint64_t);
-  words_.assign(2 * rounds(n) * width, 0);
+  const auto is_at_once = prefers_one_round(n, size_bytes, latency);
+  const auto exchanges = is_at_once ? n - 1 : rounds(n);
+  const auto distance = [&](std::uint32_t k) { return is_at_once ? k + 1 : 1u << k; };
+  auto longest = static_cast<std::uint64_t>(std::max(latency, messages_.underlying().latency()).count());
+  words_.assign(2 * exchanges * width, 0);
   const auto outgoing = [&](std::uint32_t k) { return words_.data() + 2 * k * width; };
   const auto incoming = [&](std::uint32_t k) { return words_.data() + (2 * k + 1) * width; };
-  std::vector<transport::ticket> received(rounds(n));
-  for (std::uint32_t k = 0; k < rounds(n); ++k)
-    received[k] =
-        messages_.receive(members[(me + n - (1u << k)) % n], reinterpret_cast<std::byte*>(incoming(k)), size_bytes, k);
-  for (std::uint32_t k = 0; k < rounds(n); ++k) {
+  const auto post = [&](std::uint32_t k) {
     std::ranges::copy(words, outgoing(k));
-    messages_.send(members[(me + (1u << k)) % n], reinterpret_cast<const std::byte*>(outgoing(k)), size_bytes, k);
+    outgoing(k)[words.size()] = longest;
+    messages_.send(members[(me + distance(k)) % n], reinterpret_cast<const std::byte*>(outgoing(k)), size_bytes, k);
+  };
+  std::vector<transport::ticket> received(exchanges);
+  for (std::uint32_t k = 0; k < exchanges; ++k)
+    received[k] = messages_.receive(members[(me + n - distance(k)) % n], reinterpret_cast<std::byte*>(incoming(k)),
+                                    size_bytes, k);
+  for (std::uint32_t k = 0; is_at_once && k < exchanges; ++k)
+    post(k);
+  for (std::uint32_t k = 0; k < exchanges; ++k) {
+    if (!is_at_once)
+      post(k);
     TROUPE_TRY(messages_.wait(received[k]));
     for (std::size_t i = 0; i < words.size(); ++i)
       words[i] = std::max(words[i], incoming(k)[i]);
+    longest = std::max(longest, incoming(k)[words.size()]);
   }
+  latency = std::chrono::nanoseconds{longest};
   return {};
 }
 

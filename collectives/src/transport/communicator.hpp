@@ -7,6 +7,7 @@
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/collectives/communicator.hpp>
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -81,8 +82,9 @@ class transport_communicator : public communicator {
 
   const finish_plan& plan_of(operand_kind operands);
   expected<void> reduce_bucket(const call_record& call, reduced_bucket& result, const bucket_reduction& what);
+  /// `latency` is what the same members have agreed on before, and agree on now; 0: nothing yet.
   expected<void> spread_maximum(std::span<std::uint64_t> words, std::span<const std::uint32_t> members,
-                                std::uint32_t me);
+                                std::uint32_t me, std::chrono::nanoseconds& latency);
 
   call_messages messages_;
   message_reducer over_messages_{messages_};
@@ -96,6 +98,8 @@ class transport_communicator : public communicator {
   /// This rank's contribution, if the result replaces it or if it has to be widened.
   aligned_buffer copy_;
   std::vector<std::uint64_t> words_;
+  /// The longest of a short message between two ranks, as all ranks have agreed.
+  std::chrono::nanoseconds latency_{0};
 };
 
 } // namespace troupe::collectives

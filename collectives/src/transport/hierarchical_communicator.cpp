@@ -160,7 +160,7 @@ class hierarchical_communicator final : public transport_communicator {
     if (auto there = group_->post_maximum(messages_.call(), words); !there)
       return over(checked(std::move(there)));
     if (where_.is_leader()) {
-      if (auto heard = spread_maximum(words, where_.leaders, where_.host); !heard)
+      if (auto heard = spread_maximum(words, where_.leaders, where_.host, leaders_latency_); !heard)
         return over(std::move(heard));
       std::ranges::copy(words, group_->next_posting().words);
     }
@@ -222,7 +222,7 @@ class hierarchical_communicator final : public transport_communicator {
           plan.between, layout,      sums,
           op,           divisor,     over_messages_.spread(plan.between, column, where_.hosts.size()),
           column_,      where_.host, column.first,
-          piece_bytes_, add};
+          piece_bytes_, {},          add};
       TROUPE_TRY(over_messages_.reduce_and_spread(what, host_operands_, result.own_slice(part)));
       TROUPE_TRY(messages_.finish());
     }
@@ -289,6 +289,8 @@ class hierarchical_communicator final : public transport_communicator {
 
   /// Of what goes between hosts.
   const std::uint64_t piece_bytes_;
+  /// As `latency_`, but only the leaders have agreed on it.
+  std::chrono::nanoseconds leaders_latency_{0};
   topology where_;
   /// The ranks that have this rank's index on each host.
   std::vector<std::uint32_t> column_;

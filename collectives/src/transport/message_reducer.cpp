@@ -24,6 +24,16 @@ constexpr std::uint64_t doubling_limit_bytes = 64 << 10;
 constexpr std::uint32_t halving_least_members = 16;
 constexpr std::uint64_t halving_bytes_per_saving = 64 << 10;
 
+/// What a message and a byte more cost a rank, roughly: some times what a processor takes, which ranks may share, and a
+/// link of 1 Gbit/s.
+constexpr std::chrono::nanoseconds message_cost{40'000};
+constexpr std::chrono::nanoseconds byte_cost{8};
+
+/// Over such distances 3 to 8 ranks use two phases rather than recursive doubling: there the bytes on the link take
+/// longer than the messages. See README.md.
+constexpr std::chrono::nanoseconds long_distance{40'000};
+constexpr std::size_t few_members = 8;
+
 /// Pieces that are received while one is added.
 constexpr std::size_t pieces_at_a_time = 2;
 
@@ -58,8 +68,18 @@ std::uint64_t aligned(std::uint64_t size_bytes) noexcept {
 
 } // namespace
 
-std::vector<byte_range> message_reducer::spread(const finish_plan& plan, byte_range part, std::size_t members) {
-  const auto limit = is_doubling(plan, members) ? doubling_limit_bytes : one_round_limit_bytes;
+bool prefers_one_round(std::uint32_t members, std::uint64_t size_bytes, std::chrono::nanoseconds latency) {
+  const auto rounds = root_level(members);
+  if (size_bytes > one_round_limit_bytes || rounds < 2)
+    return false;
+  const auto each = message_cost + size_bytes * byte_cost;
+  return (rounds - 1) * latency > (members - 1 - rounds) * each;
+}
+
+std::vector<byte_range> message_reducer::spread(const finish_plan& plan, byte_range part, std::size_t members,
+                                                std::chrono::nanoseconds latency) {
+  const auto saves_bytes = latency >= long_distance && members > 2 && members <= few_members;
+  const auto limit = is_doubling(plan, members) && !saves_bytes ? doubling_limit_bytes : one_round_limit_bytes;
   if (part.size_bytes() <= limit)
     return std::vector<byte_range>(members, part);
   return cut_evenly(part, static_cast<std::uint32_t>(members), alignment_bytes);
@@ -199,7 +219,7 @@ expected<void> message_reducer::reduce_and_spread(const message_reduction& what,
   if (what.is_whole()) {
     if (what.prepare)
       what.prepare(slice);
-    if (is_doubling(what.plan, n))
+    if (is_doubling(what.plan, n) && !prefers_one_round(n, what.in_sums(slice).size_bytes(), what.latency))
       return double_recursively(what, mine[0], out);
     return reduce_pieces(what, mine, out, finished::stays);
   }

@@ -4,6 +4,7 @@
 
 #include <troupe/collectives/aligned_buffer.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -29,6 +30,8 @@ struct message_reduction {
   std::uint64_t origin = 0;
   /// Larger slices are sent and added in pieces of about this size. The same on all ranks.
   std::uint64_t piece_bytes = UINT64_MAX;
+  /// Of a short message, as all ranks have agreed; 0: not known.
+  std::chrono::nanoseconds latency{0};
   /// If there is one: makes this rank's operands in a range, once for each range, before they are used. What is made is
   /// on its way while the next is made.
   std::function<void(byte_range)> prepare = {};
@@ -42,19 +45,26 @@ struct message_reduction {
   [[nodiscard]] std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(members.size()); }
 };
 
+/// Whether `members` should exchange `size_bytes` in one round of all with all rather than in log2(members) rounds of
+/// one message each, because the rounds take longer than the messages.
+[[nodiscard]] bool prefers_one_round(std::uint32_t members, std::uint64_t size_bytes, std::chrono::nanoseconds latency);
+
 /// Reductions over messages between two ranks. Long ones take two phases: partial sums go to the owners of slices, and
 /// finished slices go to all, piece by piece, so that a piece is added and passed on while it is in the cache. In short
 /// ones every rank finishes everything: in log2(n) rounds where each rank has one operand of the tree (recursive
 /// doubling: in round k two neighbouring subtrees of 2^k ranks exchange their sums), in one round of all with all
-/// otherwise. In between, where each of 2^L ranks has one operand, recursive halving and doubling (Thakur,
-/// Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH") sends the bytes of the
-/// first in the messages of the second, twice. All follow the same tree. The calls do not end the call of `messages`.
+/// otherwise, and over long distances. In between, where each of 2^L ranks has one operand, recursive halving and
+/// doubling (Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH") sends
+/// the bytes of the first in the messages of the second, twice. All follow the same tree. The calls do not end the call
+/// of `messages`.
 class message_reducer {
  public:
   explicit message_reducer(call_messages& messages) : messages_(messages) {}
 
   /// The slices of `part`: one for each member, or everything for every member if that is cheaper.
-  [[nodiscard]] std::vector<byte_range> spread(const finish_plan& plan, byte_range part, std::size_t members);
+  /// `latency` as in `message_reduction`.
+  [[nodiscard]] std::vector<byte_range> spread(const finish_plan& plan, byte_range part, std::size_t members,
+                                               std::chrono::nanoseconds latency = {});
 
   /// Reduces this member's slice into `out`. `mine` points to the start of this member's operands.
   [[nodiscard]] expected<void> reduce_own_slice(const message_reduction& what, std::span<const std::byte* const> mine,

@@ -23,6 +23,7 @@ class mixed_transport final : public transport {
   /// Between ranks that are all on different hosts. Other messages are not cut: shared memory has its own limit of
   /// messages on their way.
   [[nodiscard]] std::uint64_t piece_bytes_between_hosts() const noexcept { return remote_->piece_bytes(); }
+  std::chrono::nanoseconds latency() const noexcept override { return remote_->latency(); }
   flight_record record() const override;
   /// Ranks of other hosts only: a network fault does not separate ranks of one host.
   std::vector<rank_id> unanswering() const override { return remote_->unanswering(); }

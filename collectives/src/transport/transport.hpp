@@ -36,6 +36,10 @@ class transport {
   /// The size of the pieces in which large operands of a reduction are best sent. The same for all ranks.
   [[nodiscard]] virtual std::uint64_t piece_bytes() const noexcept { return UINT64_MAX; }
 
+  /// The longest time that a short message takes from here to another rank, as it was measured when the group was
+  /// formed; 0: not measured. Other ranks may have measured other times.
+  [[nodiscard]] virtual std::chrono::nanoseconds latency() const noexcept { return {}; }
+
   /// What this rank is doing. From any thread.
   [[nodiscard]] virtual flight_record record() const = 0;
 

@@ -201,7 +201,8 @@ std::span<const std::string_view> contender_names() noexcept {
   return names;
 }
 
-contender_factory::contender_factory(rank_link& link) : link_(link), pool_(value_or_throw(shared_pool::make())) {}
+contender_factory::contender_factory(rank_link& link, std::string host)
+    : link_(link), host_(std::move(host)), pool_(value_or_throw(shared_pool::make())) {}
 
 contender_factory::~contender_factory() = default;
 
@@ -227,8 +228,11 @@ communicator& contender_factory::tcp(cipher how) {
     options.world_size = link_.size();
     options.generation = generation_id{1};
     options.encrypted = how == cipher::tls;
+    options.host = host_;
     group = value_or_throw(make_tcp_communicator(
         options, [this](const std::string& mine) { return expected<std::vector<std::string>>{link_.exchange(mine)}; }));
+    // As in each step of training: with it the ranks learn how far they are from each other.
+    check(group->barrier());
   }
   return *group;
 }
@@ -242,6 +246,7 @@ communicator& contender_factory::two_hosts(cipher how) {
     options.place.world_size = link_.size();
     options.place.generation = generation_id{1};
     options.place.encrypted = how == cipher::tls;
+    options.place.host = host_;
     options.pool = pool_;
     const auto host_of = [this](std::uint32_t rank) { return 2 * rank / link_.size(); };
     for (std::uint32_t r = 0; r < link_.size(); ++r)

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace troupe::bench {
@@ -45,7 +46,8 @@ class contender {
 /// The data shared by the contenders of one rank: the process's memory and the groups, which are formed on first use.
 class contender_factory {
  public:
-  explicit contender_factory(rank_link& link);
+  /// `host` is the address at which the other ranks reach this one.
+  contender_factory(rank_link& link, std::string host);
   ~contender_factory();
 
   /// All ranks call it with the same arguments. Contenders that use registered memory get the same block while `bytes`
@@ -61,6 +63,7 @@ class contender_factory {
   shared_floats registered(std::uint64_t bytes);
 
   rank_link& link_;
+  std::string host_;
   std::shared_ptr<collectives::shared_pool> pool_;
   std::unique_ptr<collectives::communicator> shm_;
   std::unique_ptr<collectives::communicator> tcp_;

@@ -11,11 +11,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <fcntl.h>
 #include <memory>
+#include <sched.h>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -32,7 +36,23 @@ struct options {
                                     "limit", "exact-touched", "in-place-touched", "limit-touched"};
   double seconds = 0.1;
   std::uint32_t repeats = 3;
+  std::vector<std::string> hosts = {};
 };
+
+/// Moves this process into its namespace, given as NAMESPACE=ADDRESS; returns the address. Ranks are spread evenly.
+std::string enter_host(const options& wanted, std::uint32_t rank) {
+  if (wanted.hosts.empty())
+    return "127.0.0.1";
+  const auto& host = wanted.hosts[std::size_t{rank} * wanted.hosts.size() / wanted.ranks];
+  const auto end = host.find('=');
+  if (end == std::string::npos)
+    throw std::runtime_error{host + ": expected NAMESPACE=ADDRESS"};
+  const auto name = host.substr(0, end);
+  const auto there = troupe::collectives::unique_fd{::open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!there || ::setns(there.get(), CLONE_NEWNET) != 0)
+    throw std::runtime_error{fmt::format("the network namespace {}: {}", name, std::strerror(errno))};
+  return host.substr(end + 1);
+}
 
 /// Whole numbers, so that their sum is the same in any order; they differ between ranks and indices.
 std::uint64_t place_of(std::uint64_t element) {
@@ -134,11 +154,13 @@ int main(int argc, char** argv) {
   app.add_option("--repeats", wanted.repeats, "Number of timings; medians are shown")
       ->check(troupe::apps::positive_number())
       ->capture_default_str();
+  app.add_option("--hosts", wanted.hosts, "NAMESPACE=ADDRESS: the network namespaces that the ranks are spread over")
+      ->delimiter(',');
   if (const auto code = troupe::apps::parse_command_line(app, argc, argv))
     return *code;
   try {
     const auto is_well = run_ranks(wanted.ranks, [&wanted](rank_link& link) {
-      contender_factory factory{link};
+      contender_factory factory{link, enter_host(wanted, link.rank())};
       for (const auto bytes : wanted.sizes)
         measure_size(factory, link, wanted, bytes / sizeof(float) * sizeof(float));
       // Ranks leave a group only when all have finished.

@@ -51,12 +51,14 @@ struct outcome {
   std::uint64_t messages_of_second = 0;
   std::uint64_t messages_of_sum = 0;
   std::uint64_t messages_of_longer = 0;
+  std::uint64_t messages_of_longest = 0;
   std::vector<std::uint64_t> words;
   std::vector<float> sum;
   std::vector<float> longer;
+  std::vector<float> longest;
 };
 
-/// Two barriers and two sums. Only rank 1 has measured the latency.
+/// Two barriers and three sums. Only rank 1 has measured the latency.
 outcome call(std::unique_ptr<transport> inner, std::chrono::nanoseconds latency) {
   const auto rank = inner->rank();
   transport_communicator group{std::make_unique<long_transport>(std::move(inner), rank == 1 ? latency : 0ns),
@@ -70,13 +72,16 @@ outcome call(std::unique_ptr<transport> inner, std::chrono::nanoseconds latency)
   result.words = {rank, 100 - rank};
   CHECK(group.barrier(result.words));
   result.messages_of_second = messages_since();
-  for (std::uint32_t i = 0; i < 9'000; ++i)
-    result.longer.push_back(1.0f / static_cast<float>(rank + i + 1));
-  result.sum.assign(result.longer.begin(), result.longer.begin() + 900);
+  for (std::uint32_t i = 0; i < 16'000; ++i)
+    result.longest.push_back(1.0f / static_cast<float>(rank + i + 1));
+  result.longer.assign(result.longest.begin(), result.longest.begin() + 8'000);
+  result.sum.assign(result.longest.begin(), result.longest.begin() + 900);
   CHECK(group.all_reduce(std::span{result.sum}));
   result.messages_of_sum = messages_since();
   CHECK(group.all_reduce(std::span{result.longer}));
   result.messages_of_longer = messages_since();
+  CHECK(group.all_reduce(std::span{result.longest}));
+  result.messages_of_longest = messages_since();
   return result;
 }
 
@@ -140,6 +145,11 @@ TEST_CASE("all ranks choose the rounds by the longest latency that one of them h
       CHECK(here[rank].messages_of_longer <= rounds + 1);
       CHECK(far[rank].messages_of_longer == 2 * (size - 1));
       CHECK(far[rank].longer == here[rank].longer);
+      // 64,000 bytes, which 8 ranks that are near each other halve and double.
+      CHECK(far[rank].messages_of_longest == 2 * (size - 1));
+      if (size == 8)
+        CHECK(here[rank].messages_of_longest == 6);
+      CHECK(far[rank].longest == here[rank].longest);
     }
   }
 }

@@ -149,15 +149,17 @@ TEST_CASE("many ranks halve and double, in messages of a power of two of ranks, 
   // Beyond recursive doubling; the last is beyond halving, and cut into slices of which some are empty.
   for (const auto& layout :
        {bucket_layout{{{dtype::f32, 20'000}}}, bucket_layout{{{dtype::bf16, 60'001}, {dtype::f64, 4}, {dtype::f32, 9}}},
-        bucket_layout{{{dtype::f32, 250'000}}}})
+        bucket_layout{{{dtype::bf16, 200'000}, {dtype::f32, 30'000}}}, bucket_layout{{{dtype::f32, 250'000}}}})
     for (std::uint32_t shards : {16u, 32u}) {
       const auto wanted = reference_root(layout, shards, 3);
       for (std::uint32_t size : {15u, 16u}) {
         INFO("ranks ", size, ", bytes ", layout.size_bytes());
-        for (const auto& result : group_of(swept_transport::tcp, size).run([&](communicator& member) {
-               return reduce(member, {layout, shards, even_ownership(shards, size), 3});
-             }))
-          CHECK(result == wanted);
+        // Also a part that does not begin where the bucket does.
+        for (std::uint64_t part_bytes : {UINT64_MAX, std::uint64_t{200} << 10})
+          for (const auto& result : group_of(swept_transport::tcp, size).run([&](communicator& member) {
+                 return reduce(member, {layout, shards, even_ownership(shards, size), 3, part_bytes});
+               }))
+            CHECK(result == wanted);
       }
     }
 }

@@ -158,7 +158,9 @@ expected<void> transport_communicator::reduce_into(reduced_bucket& result, const
 }
 
 expected<void> transport_communicator::over(expected<void> result) {
-  return result ? messages_.finish() : result;
+  if (!result)
+    return result;
+  return messages_.finish();
 }
 
 expected<void> transport_communicator::reduce_scatter(dtype type, reduce_op op, std::span<const std::byte> input,
@@ -290,9 +292,9 @@ expected<void> transport_communicator::spread_maximum(std::span<std::uint64_t> w
   const auto exchanges = is_at_once ? n - 1 : rounds(n);
   const auto distance = [&](std::uint32_t k) { return is_at_once ? k + 1 : 1u << k; };
   auto longest = static_cast<std::uint64_t>(std::max(latency, messages_.underlying().latency()).count());
-  words_.assign(2 * exchanges * width, 0);
-  const auto outgoing = [&](std::uint32_t k) { return words_.data() + 2 * k * width; };
-  const auto incoming = [&](std::uint32_t k) { return words_.data() + (2 * k + 1) * width; };
+  words_.assign(2 * width * exchanges, 0);
+  const auto outgoing = [&](std::uint32_t k) { return words_.data() + 2 * width * k; };
+  const auto incoming = [&](std::uint32_t k) { return outgoing(k) + width; };
   const auto post = [&](std::uint32_t k) {
     std::ranges::copy(words, outgoing(k));
     outgoing(k)[words.size()] = longest;

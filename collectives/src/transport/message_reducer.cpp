@@ -24,6 +24,10 @@ constexpr std::uint64_t doubling_limit_bytes = 64 << 10;
 constexpr std::uint32_t halving_least_members = 16;
 constexpr std::uint64_t halving_bytes_per_saving = 64 << 10;
 
+/// Where ranks are known to be on one machine or nearly, also between so many, and from a smaller size on.
+constexpr std::uint32_t near_halving_members = 8;
+constexpr std::uint64_t near_doubling_limit_bytes = 32 << 10;
+
 /// What a message and a byte more cost a rank, roughly: some times what a processor takes, which ranks may share, and a
 /// link of 1 Gbit/s.
 constexpr std::chrono::nanoseconds message_cost{40'000};
@@ -33,6 +37,15 @@ constexpr std::chrono::nanoseconds byte_cost{8};
 /// longer than the messages. See README.md.
 constexpr std::chrono::nanoseconds long_distance{40'000};
 constexpr std::size_t few_members = 8;
+
+[[nodiscard]] bool is_long(std::chrono::nanoseconds latency) noexcept {
+  return latency >= long_distance;
+}
+
+/// Known to be short.
+[[nodiscard]] bool is_short(std::chrono::nanoseconds latency) noexcept {
+  return latency > std::chrono::nanoseconds{0} && !is_long(latency);
+}
 
 /// Pieces that are received while one is added.
 constexpr std::size_t pieces_at_a_time = 2;
@@ -78,11 +91,17 @@ bool prefers_one_round(std::uint32_t members, std::uint64_t size_bytes, std::chr
 
 std::vector<byte_range> message_reducer::spread(const finish_plan& plan, byte_range part, std::size_t members,
                                                 std::chrono::nanoseconds latency) {
-  const auto saves_bytes = latency >= long_distance && members > 2 && members <= few_members;
-  const auto limit = is_doubling(plan, members) && !saves_bytes ? doubling_limit_bytes : one_round_limit_bytes;
-  if (part.size_bytes() <= limit)
+  if (part.size_bytes() <= whole_limit(plan, members, latency))
     return std::vector<byte_range>(members, part);
   return cut_evenly(part, static_cast<std::uint32_t>(members), alignment_bytes);
+}
+
+/// Up to which size every rank finishes everything.
+std::uint64_t message_reducer::whole_limit(const finish_plan& plan, std::size_t members,
+                                           std::chrono::nanoseconds latency) {
+  if (!is_doubling(plan, members) || (is_long(latency) && members > 2 && members <= few_members))
+    return one_round_limit_bytes;
+  return is_short(latency) && members == near_halving_members ? near_doubling_limit_bytes : doubling_limit_bytes;
 }
 
 /// Whether the plan is the tree over as many leaves as there are members, one for each.
@@ -297,7 +316,8 @@ expected<void> message_reducer::double_recursively(const message_reduction& what
 
 bool message_reducer::is_halving(const message_reduction& what) {
   const auto n = what.count();
-  if (n < halving_least_members || !std::has_single_bit(n) || !is_doubling(what.plan, n))
+  const auto least = is_short(what.latency) ? near_halving_members : halving_least_members;
+  if (n < least || !std::has_single_bit(n) || !is_doubling(what.plan, n))
     return false;
   const auto saved = n - 1 - root_level(n);
   return what.slices.back().last - what.slices.front().first <= halving_bytes_per_saving * saved;
@@ -343,17 +363,18 @@ expected<void> message_reducer::halve_and_double(const message_reduction& what, 
     rounds[k].added = messages_.receive(partner(k), rounds[k].theirs, size_bytes, k);
     free += 2 * aligned(size_bytes);
   }
+  const auto place_in_result = [&](byte_range x) { return out + (x.first - what.origin); };
   auto& last = rounds.back();
-  auto* const finished = out + (last.kept.first - whole.first);
+  auto* const finished = place_in_result(last.kept);
   if (!what.is_narrow())
     last.sum = finished;
   // Safe in place: a peer sends a finished range only after it has this rank's contribution to it.
   for (auto k = count; k-- > 0;)
-    rounds[k].got_back = messages_.receive(partner(k), out + (rounds[k].given.first - whole.first),
-                                           rounds[k].given.size_bytes(), count + k);
+    rounds[k].got_back =
+        messages_.receive(partner(k), place_in_result(rounds[k].given), rounds[k].given.size_bytes(), count + k);
   // `sum` begins at the first byte of `range`.
-  const auto* sum = mine;
   auto range = what.in_sums(whole);
+  const auto* sum = mine + (range.first - what.layout.offset_in_sums(what.origin));
   for (std::uint32_t k = 0; k < count; ++k) {
     auto& now = rounds[k];
     const auto kept = what.in_sums(now.kept);
@@ -371,7 +392,7 @@ expected<void> message_reducer::halve_and_double(const message_reduction& what, 
     narrow(what.layout, last.kept, finished, last.sum);
   for (auto k = count; k-- > 0;) {
     const auto& now = rounds[k];
-    messages_.send(partner(k), out + (now.kept.first - whole.first), now.kept.size_bytes(), count + k);
+    messages_.send(partner(k), place_in_result(now.kept), now.kept.size_bytes(), count + k);
     // The next round sends it on.
     if (k > 0)
       TROUPE_TRY(messages_.wait(now.got_back));

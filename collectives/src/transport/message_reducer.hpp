@@ -89,6 +89,8 @@ class message_reducer {
   /// The use of a finished piece of this rank's slice.
   enum class finished : std::uint8_t { stays, goes_to_all };
 
+  [[nodiscard]] std::uint64_t whole_limit(const finish_plan& plan, std::size_t members,
+                                          std::chrono::nanoseconds latency);
   [[nodiscard]] bool is_doubling(const finish_plan& plan, std::size_t members);
   [[nodiscard]] expected<void> reduce_pieces(const message_reduction& what, std::span<const std::byte* const> mine,
                                              std::byte* out, finished next);

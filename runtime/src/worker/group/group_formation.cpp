@@ -26,7 +26,7 @@ form_communicator(group_formation how, const collectives::address_exchange& addr
   case transport_kind::self:
     return collectives::make_self_communicator(how.place.generation);
   case transport_kind::tcp:
-    return collectives::make_tcp_communicator(std::move(how.place), addresses);
+    return collectives::make_tcp_communicator(how.place, addresses);
   case transport_kind::shm:
     return collectives::make_shm_communicator({how.place.rank,
                                                how.place.world_size,

@@ -60,7 +60,7 @@ std::uint64_t place_of(std::uint64_t element) {
 }
 
 float value_of(std::uint32_t rank, std::uint64_t place) {
-  return static_cast<float>((rank * 37 + place) % 64);
+  return static_cast<float>((std::uint64_t{rank} * 37 + place) % 64);
 }
 
 void fill(std::span<float> input, std::uint32_t rank) {

@@ -482,3 +482,34 @@ TEST_CASE("what the user's code throws in a repeated step is the user's") {
   CHECK(end.reason.message.find("the data set cannot be read") != std::string::npos);
   CHECK(link.reports.size() == 1);
 }
+
+TEST_CASE("a joiner on the members' node exchanges memory with them, in the name of the staging group") {
+  class link_that_has_no_memory : public joiners_link {
+   public:
+    using joiners_link::joiners_link;
+    expected<std::vector<std::vector<collectives::unique_fd>>>
+    exchange_descriptors(const runtime::descriptor_offer& place, std::span<const int> mine,
+                         const std::stop_token&) override {
+      CHECK(!mine.empty());
+      places.push_back(place);
+      return fail(errc::io_error, "too many open files");
+    }
+    std::vector<runtime::descriptor_offer> places;
+  };
+  collectives::testing::rendezvous<std::string> addresses{3};
+  link_that_has_no_memory link{
+      {next_generation{staging_place{4, {6}, {2}, 2, 1, transport_kind::shm, {{1, 3}}, "127.0.0.1"}}}, addresses};
+  // The members are there; only then is memory exchanged.
+  std::vector<std::jthread> members;
+  for (std::uint32_t rank = 0; rank < 2; ++rank)
+    members.emplace_back([&addresses, rank] { addresses.exchange(rank, {}); });
+  joiner joins;
+  CHECK(joins.follow(link).reason.code == errc::aborted);
+  REQUIRE(link.places.size() == 1);
+  CHECK(link.places[0].group == runtime::descriptor_group{{6}, 4});
+  CHECK(link.places[0].local_rank == 2);
+  CHECK(link.places[0].local_world_size == 3);
+  // It asks again: the loss of a staging group ends no run.
+  REQUIRE(link.reports.size() == 2);
+  CHECK(link.reports.back().position == decltype(regroup_report::position){worker_position::without_state{4}});
+}

@@ -28,8 +28,8 @@ constexpr std::uint64_t halving_bytes_per_saving = 64 << 10;
 constexpr std::uint32_t near_halving_members = 8;
 constexpr std::uint64_t near_doubling_limit_bytes = 32 << 10;
 
-/// What a message and a byte more cost a rank, roughly: some times what a processor takes, which ranks may share, and a
-/// link of 1 Gbit/s.
+/// What another message and another byte cost a rank, roughly: several times the work of a processor, because ranks may
+/// share one, and the time of a link of 1 Gbit/s.
 constexpr std::chrono::nanoseconds message_cost{40'000};
 constexpr std::chrono::nanoseconds byte_cost{8};
 

@@ -205,20 +205,24 @@ void basic_device_group::abort(error reason) noexcept {
   static_cast<void>(fail_with(std::move(reason)));
 }
 
-void basic_device_group::drain(const device_stream& stream) noexcept {
+void basic_device_group::drain(std::initializer_list<const device_stream*> streams) noexcept {
   if (is_process_ending_)
     return;
-  auto event = record_event(stream.handle());
-  // A device that has failed for good records no events and does no more work.
-  if (!event)
-    return;
-  const auto is_done = [&event] {
-    const auto done = (*event)->has_completed();
-    return !done || *done;
+  std::vector<const device_event*> ends;
+  for (const auto* stream : streams)
+    // A device that has failed for good records no events and does no more work.
+    if (auto end = record_event(stream->handle()))
+      ends.push_back(*end);
+  const auto is_done = [&ends] {
+    return std::ranges::all_of(ends, [](const auto* end) { return end->has_completed().value_or(true); });
   };
-  for (const auto ends_at = clock::now() + on_hang_.drain_deadline; clock::now() < ends_at;) {
+  for (const auto ends_at = clock::now() + on_hang_.drain_deadline;;) {
+    // Read before the look: a thread that was not scheduled looks once more.
+    const auto is_late = clock::now() >= ends_at;
     if (is_done())
       return;
+    if (is_late)
+      break;
     std::this_thread::sleep_for(pause_between_looks);
   }
   // Our own kernels and copies should end by themselves. These may still write, so this worker must not report the

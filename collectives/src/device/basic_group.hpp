@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -100,7 +101,7 @@ class basic_device_group : public device_group {
   /// On the group's thread, repeatedly while it waits: reports other failures.
   [[nodiscard]] virtual expected<void> look_around() { return state(); }
   /// On the group's thread, after a failure: returns once the work on the streams has ended or hangs.
-  virtual void let_go() noexcept { drain(stream_); }
+  virtual void let_go() noexcept { drain({&stream_}); }
   /// After the first failure: wakes threads that do not check `state`.
   virtual void wake() noexcept {}
   [[nodiscard]] virtual pending_call start(std::function<expected<void>()> job) { return jobs_.start(std::move(job)); }
@@ -120,8 +121,8 @@ class basic_device_group : public device_group {
   /// The same for an intermediate point: it only tells what the stream waits for.
   [[nodiscard]] expected<void> mark(stream_handle stream, waits_for whom);
   [[nodiscard]] expected<device_event*> record_event(stream_handle stream) { return events_.record(stream); }
-  /// Returns once all work on `stream` is done. If it hangs, ends this process.
-  void drain(const device_stream& stream) noexcept;
+  /// Returns once all work on `streams` is done. If it hangs, requests once that this process ends.
+  void drain(std::initializer_list<const device_stream*> streams) noexcept;
   /// Ends the jobs. The first call in a destructor.
   void stop() noexcept;
   [[nodiscard]] std::string named() const;

@@ -226,10 +226,7 @@ class staged_device_group final : public basic_device_group {
     return {};
   }
 
-  void let_go() noexcept override {
-    drain(down_);
-    drain(stream_);
-  }
+  void let_go() noexcept override { drain({&down_, &stream_}); }
 
   void wake() noexcept override {
     if (auto reason = state(); !reason)

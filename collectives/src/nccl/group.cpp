@@ -241,7 +241,7 @@ void nccl_device_group::let_go() noexcept {
   if (!end)
     return;
   is_process_ending_ = is_process_ending_ || end == nccl::owned_comm::state::process_ends;
-  drain(stream_);
+  drain({&stream_});
 }
 
 } // namespace

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <optional>
 #include <random>
@@ -55,6 +56,16 @@ TEST_CASE("resources of every kind are added, compared and named") {
   CHECK(describe(cpus(1)) == "1 CPU");
   CHECK(describe({}) == "nothing");
   CHECK(describe_kinds(cpus(3), each) == "3 CPUs, 0 GPUs, 0 MiB of memory and 0 licence");
+}
+
+TEST_CASE("absurd amounts add up to more than a node has, and not to less") {
+  constexpr auto most = std::numeric_limits<std::uint64_t>::max();
+  const auto absurd = resources{0x8000'0001, 0, most / 2 + 2, {{"licence", most}}};
+  for (const auto& x : {resources_of(absurd, 2), sum(absurd, absurd)}) {
+    CHECK(x.cpus == std::numeric_limits<std::uint32_t>::max());
+    CHECK(x.memory_bytes == most);
+    CHECK(x.custom.at("licence") == most);
+  }
 }
 
 TEST_CASE("a lease keeps others out until its run ends, and names who has what") {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <thread>
 #include <tuple>
 #include <unistd.h>
@@ -252,6 +253,23 @@ TEST_CASE_FIXTURE(host, "workers get GPUs that are free, and a run is offered th
   CHECK(processes->started.all()[3].devices == std::vector<std::string>{"1"});
   REQUIRE(launch(run, 3, 0.5));
   CHECK(processes->started.all()[4].devices == std::vector<std::string>{"0"});
+}
+
+TEST_CASE_FIXTURE(host, "a node refuses absurd numbers of GPUs, and lives") {
+  REQUIRE(open());
+  auto message = start_workers{run, {}, {{{0}, {}, 0}}, secret};
+  for (const auto gpus : {-1.0, 1e-300, 0.001, 1.5, 1e300, std::numeric_limits<double>::infinity(),
+                          std::numeric_limits<double>::quiet_NaN()}) {
+    INFO(gpus);
+    message.each.gpus = gpus;
+    CHECK(ask<workers_started>(node, message).error().code == errc::invalid_argument);
+    message.each.gpus = 0;
+    message.workers[0].gpus = gpus;
+    CHECK(ask<workers_started>(node, message).error().code == errc::invalid_argument);
+    message.workers[0].gpus = 0;
+  }
+  CHECK(ask<void>(node, lease_request{{1, run}, "digits", {1, -1}, {}}).error().code == errc::invalid_argument);
+  CHECK(ask<workers_started>(node, message));
 }
 
 TEST_CASE_FIXTURE(host, "a run is opened once, and says where its program is") {

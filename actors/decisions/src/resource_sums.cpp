@@ -15,6 +15,19 @@ namespace troupe::actors {
 
 namespace {
 
+/// Products and sums of other programs' numbers stop at the largest number, of which no node has as much.
+template <class Number>
+Number times(Number each, std::uint32_t count) {
+  Number result = 0;
+  return __builtin_mul_overflow(each, count, &result) ? std::numeric_limits<Number>::max() : result;
+}
+
+template <class Number>
+Number plus(Number a, Number b) {
+  Number result = 0;
+  return __builtin_add_overflow(a, b, &result) ? std::numeric_limits<Number>::max() : result;
+}
+
 template <class Number>
 Number rest(Number from, Number taken) {
   return from > taken ? from - taken : Number{0};
@@ -43,21 +56,21 @@ std::string enumerate(std::vector<std::string> parts) {
 
 resources resources_of(const resources& each, std::uint32_t workers) {
   resources result;
-  result.cpus = each.cpus * workers;
+  result.cpus = times(each.cpus, workers);
   result.gpus = each.gpus > 0 ? gpus_for_workers(each.gpus, workers) : 0;
-  result.memory_bytes = each.memory_bytes * workers;
+  result.memory_bytes = times(each.memory_bytes, workers);
   for (const auto& [name, count] : each.custom)
-    result.custom[name] = count * workers;
+    result.custom[name] = times(count, workers);
   return result;
 }
 
 resources sum(const resources& a, const resources& b) {
   auto result = a;
-  result.cpus += b.cpus;
+  result.cpus = plus(a.cpus, b.cpus);
   result.gpus += b.gpus;
-  result.memory_bytes += b.memory_bytes;
+  result.memory_bytes = plus(a.memory_bytes, b.memory_bytes);
   for (const auto& [name, count] : b.custom)
-    result.custom[name] += count;
+    result.custom[name] = plus(result.custom[name], count);
   return result;
 }
 

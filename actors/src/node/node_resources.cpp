@@ -3,12 +3,28 @@
 #include "node/launches.hpp"
 
 #include <troupe/actors/decisions/resource_sums.hpp>
+#include <troupe/gpu_share.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <tuple>
 #include <unistd.h>
 
 namespace troupe::actors {
+
+namespace {
+
+/// Another program's numbers, from which sums and quotients are made.
+expected<void> check_gpus(double gpus) {
+  if (is_gpu_number(gpus))
+    return {};
+  return fail(errc::invalid_argument, fmt::format("the driver asks for workers with {} GPUs each: a worker takes whole "
+                                                  "GPUs, or a share of one from {} on",
+                                                  gpus, least_gpu_share));
+}
+
+} // namespace
 
 node_resources::node_resources(const node_config& config)
     : host_(config.host),
@@ -37,12 +53,17 @@ resources node_resources::free(time now) const {
 }
 
 expected<void> node_resources::lease(const lease_request& request, const hosted_run* before, time now) {
+  if (request.amount.gpus < 0)
+    return fail(errc::invalid_argument, fmt::format("the driver asks for {} GPUs", request.amount.gpus));
   if (before != nullptr)
     leases_.end(before->what.run);
   return leases_.lease(request, now);
 }
 
 expected<std::vector<launch_request>> node_resources::take(hosted_run& run, const start_workers& request, time now) {
+  TROUPE_TRY(check_gpus(request.each.gpus));
+  for (const auto& each : request.workers)
+    TROUPE_TRY(check_gpus(each.gpus));
   const auto workers = run.workers.count_running() + static_cast<std::uint32_t>(request.workers.size());
   TROUPE_TRY(leases_.use(request.run, resources_of(request.each, workers), now));
   run.each = request.each;

@@ -1,10 +1,10 @@
 #include <troupe/config.hpp>
 
+#include <troupe/gpu_share.hpp>
 #include <troupe/mirror_place.hpp>
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <fmt/format.h>
 #include <optional>
 #include <string_view>
@@ -18,16 +18,9 @@ bool is_file_name(const std::string& name) {
   return !name.empty() && name.size() <= 128 && name.front() != '.' && std::ranges::all_of(name, allowed);
 }
 
-/// A hundred workers on one GPU are more than any use needs.
-constexpr double least_gpu_share = 0.01;
-
 /// 0 alone stands for the driver's process.
 bool is_number_of_workers(worker_range x) {
   return x.min <= x.max && (x.min > 0 || x.max == 0);
-}
-
-bool is_gpu_number(double gpus) {
-  return gpus == 0 || (gpus >= least_gpu_share && gpus < 1) || (gpus >= 1 && gpus <= 1024 && gpus == std::floor(gpus));
 }
 
 expected<void> validate_mirror(const mirror_config& mirror, const run_config& run) {

@@ -49,12 +49,12 @@ TEST_CASE("a transport that the configuration asks for is required at the start,
 
 TEST_CASE("a joiner's place in a staging group has the nodes of the members, then those of the joiners") {
   const auto layout = layout_of({0, 0, 1});
-  const auto group = stage_joiners{5, 3, {1, 0}, transport_kind::hierarchical, {{{3}, {20}}, {{4}, {21}}}, {4}};
-  const auto place = layout.place_of(group, {4});
-  CHECK(place == staging_place{5, {4}, {4}, 3, 2, transport_kind::hierarchical, {{0, 2}, {1, 1}, {1, 1}, {0, 1}}, ""});
-  CHECK_FALSE(place.is_on_one_node());
-  const auto local = stage_joiners{5, 2, {1}, transport_kind::shm, {{{2}, {20}}}, {4}};
-  CHECK(layout_of({1, 1}).place_of(local, {2}).is_on_one_node());
+  const auto group = stage_joiners{{{4}, {1, 0}, transport_kind::hierarchical, 0}, 5, 3, {{{3}, {20}}, {{4}, {21}}}};
+  const auto place = layout.place_of(group, {4}, "10.0.0.2");
+  CHECK(place ==
+        staging_place{5, {4}, {4}, 3, 2, transport_kind::hierarchical, {{0, 2}, {1, 1}, {1, 1}, {0, 1}}, "10.0.0.2"});
+  const auto local = stage_joiners{{{4}, {1}, transport_kind::shm, 0}, 5, 2, {{{2}, {20}}}};
+  CHECK(layout_of({1, 1}).place_of(local, {2}, "10.0.0.2").data_address == "127.0.0.1");
 }
 
 TEST_CASE("shards that do not divide well are warned of") {

@@ -26,8 +26,8 @@ TEST_CASE("a staging group has the members first, then the joiners") {
   auto workers = four_workers();
   staging_groups groups;
   CHECK_FALSE(groups.is_open(workers));
-  const auto group = groups.open({4}, 7, transport_mode::automatic, workers, {workers.find({2}), workers.find({3})});
-  CHECK(group == stage_joiners{7, 2, {1, 1}, transport_kind::hierarchical, {{{2}, {2}}, {{3}, {3}}}, {4}});
+  const auto group = groups.open({4}, 1, 7, transport_mode::automatic, workers, {workers.find({2}), workers.find({3})});
+  CHECK(group == stage_joiners{{{4}, {1, 1}, transport_kind::hierarchical, 1}, 7, 2, {{{2}, {2}}, {{3}, {3}}}});
   CHECK(groups.is_open(workers));
   CHECK(groups.is_current(7));
   CHECK_FALSE(groups.is_current(6));
@@ -38,7 +38,7 @@ TEST_CASE("a staging group uses the configured transport where it can") {
   const auto transport_of = [](transport_mode mode, std::uint32_t joiner_node) {
     auto workers = four_workers();
     workers.find({2})->place.node = joiner_node;
-    return staging_groups{}.open({4}, 7, mode, workers, {workers.find({2})}).transport;
+    return staging_groups{}.open({4}, 1, 7, mode, workers, {workers.find({2})}).command.transport;
   };
   CHECK(transport_of(transport_mode::automatic, 0) == transport_kind::shm);
   CHECK(transport_of(transport_mode::automatic, 1) == transport_kind::hierarchical);
@@ -50,7 +50,7 @@ TEST_CASE("a staging group uses the configured transport where it can") {
 TEST_CASE("the followers are caught up when the last of them is") {
   auto workers = four_workers();
   staging_groups groups;
-  std::ignore = groups.open({4}, 7, transport_mode::automatic, workers, {workers.find({2}), workers.find({3})});
+  std::ignore = groups.open({4}, 1, 7, transport_mode::automatic, workers, {workers.find({2}), workers.find({3})});
   CHECK(groups.on_caught_up(workers, *workers.find({3}), {40}).empty());
   CHECK(workers.find({3})->applied == step_id{40});
   CHECK(groups.on_caught_up(workers, *workers.find({2}), {41}).size() == 2);
@@ -61,7 +61,7 @@ TEST_CASE("the followers are caught up when the last of them is") {
 TEST_CASE("a follower that asks again gets its own place again, and one that leaves breaks the group") {
   auto workers = four_workers();
   staging_groups groups;
-  std::ignore = groups.open({4}, 7, transport_mode::automatic, workers, {workers.find({2}), workers.find({3})});
+  std::ignore = groups.open({4}, 1, 7, transport_mode::automatic, workers, {workers.find({2}), workers.find({3})});
   const auto again = groups.answer_again(*workers.find({3}));
   REQUIRE(again.size() == 1);
   CHECK(std::get<stage_joiners>(again[0].what).to_answer == std::map<rank_id, worker_id>{{{3}, {3}}});

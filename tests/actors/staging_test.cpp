@@ -107,7 +107,8 @@ TEST_CASE(
   REQUIRE(staged.size() == 2);
   const auto& command = std::get<send_command>(staged[0].what).command;
   CHECK(command == control_command{run, 1, stage_command{{1}, {0}, transport_kind::shm, 0}});
-  CHECK(std::get<stage_joiners>(staged[1].what) == stage_joiners{1, 2, {0}, transport_kind::shm, {{{2}, {2}}}, {1}});
+  CHECK(std::get<stage_joiners>(staged[1].what) ==
+        stage_joiners{{{1}, {0}, transport_kind::shm, 0}, 1, 2, {{{2}, {2}}}});
   CHECK(group.training());
 
   CHECK(asks_for_regroup(group.on_caught_up(has_caught_up(2, 1, 1, 40))));
@@ -172,7 +173,7 @@ TEST_CASE("joiners that come together follow together, and the regroup is for th
   const auto staged = group.on_report(asks_for_place(3), start);
   REQUIRE(find<stage_joiners>(staged));
   CHECK(*find<stage_joiners>(staged) ==
-        stage_joiners{1, 2, {0, 1}, transport_kind::hierarchical, {{{2}, {2}}, {{3}, {3}}}, {1}});
+        stage_joiners{{{1}, {0, 1}, transport_kind::hierarchical, 0}, 1, 2, {{{2}, {2}}, {{3}, {3}}}});
   CHECK(group.on_caught_up(has_caught_up(3, 1, 1, 40)).empty());
   CHECK(asks_for_regroup(group.on_caught_up(has_caught_up(2, 1, 1, 45))));
 }
@@ -181,7 +182,8 @@ TEST_CASE("one that asks again while it follows is told the same, and what it sa
   auto group = with_a_follower();
   const auto again = group.on_report(asks_for_place(2), start);
   REQUIRE(again.size() == 1);
-  CHECK(std::get<stage_joiners>(again[0].what) == stage_joiners{1, 2, {0}, transport_kind::shm, {{{2}, {2}}}, {1}});
+  CHECK(std::get<stage_joiners>(again[0].what) ==
+        stage_joiners{{{1}, {0}, transport_kind::shm, 0}, 1, 2, {{{2}, {2}}}});
   CHECK(group.on_caught_up(has_caught_up(2, 1, 7, 40)).empty());
   CHECK(group.on_caught_up(has_caught_up(2, 9, 1, 40)).empty());
   CHECK(group.on_caught_up(has_caught_up(0, 1, 1, 40)).empty());

@@ -1,5 +1,7 @@
 #include "driver_model.hpp"
 
+#include <troupe/actors/decisions/staging_place.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -49,16 +51,11 @@ void driver_model::take(const caught_up& message) {
 }
 
 void driver_model::stage_state(const stage_joiners& group) {
-  staging_place place;
-  place.number = group.number;
-  place.generation = group.generation;
-  place.sources = group.sources;
-  place.joiners = static_cast<std::uint32_t>(group.joiner_nodes.size());
   for (auto [rank, worker] : group.to_answer) {
     world_.count(branch::joiners_staged);
     staged_.insert(worker);
-    place.rank = rank;
-    answer_report(worker, next_generation{place});
+    answer_report(worker,
+                  next_generation{place_in_staging_group(group.number, group.command, {{0, group.sources}}, rank, {})});
   }
 }
 

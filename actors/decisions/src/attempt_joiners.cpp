@@ -73,9 +73,8 @@ run_actions run_attempt::let_joiners_in(run_time now) {
 run_actions run_attempt::stage(const std::vector<worker_record*>& joiners, const std::string& names) {
   if (!is_training() || state_.cause() || course_.is_ending() || staging_.is_open(workers_))
     return {};
-  auto group = staging_.open(generation_, commands_ + 1, config_.transport, workers_, joiners);
-  run_actions actions{command(stage_command{generation_, group.joiner_nodes, group.transport, plans_.current_loop()},
-                              names + ": it gets the state while training goes on")};
+  auto group = staging_.open(generation_, plans_.current_loop(), commands_ + 1, config_.transport, workers_, joiners);
+  run_actions actions{command(group.command, names + ": it gets the state while training goes on")};
   actions.push_back({std::move(group), names});
   return actions;
 }

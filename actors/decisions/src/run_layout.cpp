@@ -1,5 +1,6 @@
 #include <troupe/actors/decisions/run_layout.hpp>
 
+#include <troupe/actors/decisions/staging_place.hpp>
 #include <troupe/actors/decisions/transport_choice.hpp>
 
 #include <fmt/format.h>
@@ -67,18 +68,8 @@ group_place run_layout::place_of(const worker_place& who, generation_id generati
   return place;
 }
 
-staging_place run_layout::place_of(const stage_joiners& group, rank_id joiner) const {
-  staging_place result;
-  result.number = group.number;
-  result.generation = group.generation;
-  result.rank = joiner;
-  result.sources = group.sources;
-  result.joiners = static_cast<std::uint32_t>(group.joiner_nodes.size());
-  result.transport = group.transport;
-  result.nodes = layout_.nodes();
-  for (auto node : group.joiner_nodes)
-    result.nodes.push_back({node, 1});
-  return result;
+staging_place run_layout::place_of(const stage_joiners& group, rank_id joiner, const std::string& host_address) const {
+  return place_in_staging_group(group.number, group.command, layout_.nodes(), joiner, host_address);
 }
 
 std::vector<std::pair<worker_id, member_place>> run_layout::member_places(const form_generation& next) const {

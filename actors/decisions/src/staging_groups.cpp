@@ -8,10 +8,12 @@ namespace troupe::actors {
 
 using standing::following;
 
-stage_joiners staging_groups::open(generation_id generation, std::uint64_t number, transport_mode mode,
-                                   const worker_table& workers, const std::vector<worker_record*>& joiners) {
+stage_joiners staging_groups::open(generation_id generation, std::uint32_t loop, std::uint64_t number,
+                                   transport_mode mode, const worker_table& workers,
+                                   const std::vector<worker_record*>& joiners) {
   stage_joiners group;
-  group.generation = generation;
+  group.command.generation = generation;
+  group.command.loop = loop;
   group.number = number;
   std::vector<worker_place> places;
   for (const auto& [id, who] : workers)
@@ -24,14 +26,14 @@ stage_joiners staging_groups::open(generation_id generation, std::uint64_t numbe
     ++history.stagings;
     who->stands = following{history};
     places.push_back(who->place);
-    group.joiner_nodes.push_back(who->place.node);
+    group.command.joiner_nodes.push_back(who->place.node);
     group.to_answer.emplace(rank, who->place.worker);
     ++rank.value;
   }
   auto choice = choose_transport(mode, places);
   if (!choice)
     choice = choose_transport(transport_mode::automatic, places);
-  group.transport = value_or_throw(std::move(choice)).transport;
+  group.command.transport = value_or_throw(std::move(choice)).transport;
   last_ = group;
   return group;
 }
@@ -63,7 +65,7 @@ run_actions staging_groups::answer_again(const worker_record& who) const {
 run_actions staging_groups::leave(const worker_record& who, const worker_standing& before) const {
   if (!std::holds_alternative<following>(before))
     return {};
-  return {{end_staging{last_->number, last_->generation}, name_of(who.place) + " is gone"}};
+  return {{end_staging{last_->number, last_->command.generation}, name_of(who.place) + " is gone"}};
 }
 
 void staging_groups::stop_waiting(worker_table& workers) {

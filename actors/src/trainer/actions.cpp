@@ -128,9 +128,8 @@ void trainer_state::form(const form_generation& next) {
 void trainer_state::stage(const stage_joiners& group) {
   for (auto [rank, worker] : group.to_answer) {
     const auto node = workers_.node_of(worker);
-    auto place = layout_.place_of(group, rank);
-    place.data_address = node && !place.is_on_one_node() ? nodes_->roster()[*node].offer.address : "127.0.0.1";
-    workers_.reports().answer(worker, next_generation{place});
+    const auto address = node ? nodes_->roster()[*node].offer.address : std::string{};
+    workers_.reports().answer(worker, next_generation{layout_.place_of(group, rank, address)});
   }
 }
 

@@ -1,5 +1,7 @@
 #include "worker/step/step_loop.hpp"
 
+#include <troupe/actors/decisions/staging_place.hpp>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -130,17 +132,7 @@ void step_loop::stage(step_id step, const actors::stage_state& what) {
   if (command.generation != session_.protocol().generation() || !session_.protocol().is_present_loop(command.loop))
     return;
   const auto& here = session_.place();
-  auto group = staging_place{what.number,
-                             command.generation,
-                             here.rank,
-                             here.world_size,
-                             static_cast<std::uint32_t>(command.joiner_nodes.size()),
-                             command.transport,
-                             here.nodes,
-                             {}};
-  for (auto node : command.joiner_nodes)
-    group.nodes.push_back({node, 1});
-  group.data_address = group.is_on_one_node() ? "127.0.0.1" : here.host_address;
+  const auto group = actors::place_in_staging_group(what.number, command, here.nodes, here.rank, here.host_address);
   // The stager's thread may still call these when this loop is over.
   auto& session = session_;
   runtime::staging_settings how;

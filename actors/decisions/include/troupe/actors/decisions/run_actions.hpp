@@ -71,15 +71,13 @@ struct send_command {
 /// These joiners get the state while the members train on: answer their reports with their places in a staging group.
 /// Its ranks are the members of the generation, then the joiners.
 struct stage_joiners {
-  /// The number of the command that tells the members.
+  /// What tells the members, and its number.
+  stage_command command;
   std::uint64_t number = 0;
+  /// How many members there are.
   std::uint32_t sources = 0;
-  /// The node of each joiner, in the order of their ranks.
-  std::vector<std::uint32_t> joiner_nodes;
-  transport_kind transport = transport_kind::tcp;
   /// The joiners to answer, by rank.
   std::map<rank_id, worker_id> to_answer;
-  generation_id generation;
   bool operator==(const stage_joiners&) const = default;
 };
 

@@ -49,8 +49,9 @@ class run_layout {
   [[nodiscard]] group_place place_of(const worker_place& who, generation_id generation, std::uint32_t attempt,
                                      const std::string& reason) const;
 
-  /// The place of a joiner in a staging group, without its address.
-  [[nodiscard]] staging_place place_of(const stage_joiners& group, rank_id joiner) const;
+  /// The place of a joiner in a staging group. Other hosts reach the joiner's host at `host_address`.
+  [[nodiscard]] staging_place place_of(const stage_joiners& group, rank_id joiner,
+                                       const std::string& host_address) const;
 
   /// The messages to the members of a new generation, by rank.
   [[nodiscard]] std::vector<std::pair<worker_id, member_place>> member_places(const form_generation& next) const;

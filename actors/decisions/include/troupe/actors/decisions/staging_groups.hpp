@@ -17,10 +17,12 @@ class staging_groups {
   /// How often a joiner is given the state so, before the members wait for it.
   static constexpr std::uint32_t most_tries = 3;
 
-  /// Puts the waiting `joiners` into a new group with all active workers. `number` is the number of the command to the
-  /// members. Uses another transport where `mode` is impossible.
-  [[nodiscard]] stage_joiners open(generation_id generation, std::uint64_t number, transport_mode mode,
-                                   const worker_table& workers, const std::vector<worker_record*>& joiners);
+  /// Puts the waiting `joiners` into a new group with all active workers of `generation`, which is in the training
+  /// function's loop `loop`. `number` is the number of the command to the members. Uses another transport where `mode`
+  /// is impossible.
+  [[nodiscard]] stage_joiners open(generation_id generation, std::uint32_t loop, std::uint64_t number,
+                                   transport_mode mode, const worker_table& workers,
+                                   const std::vector<worker_record*>& joiners);
 
   [[nodiscard]] bool is_open(const worker_table& workers) const;
   /// Whether this is the number of the last group.

@@ -5,11 +5,14 @@
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
@@ -37,6 +40,14 @@ inline std::string program(const char* built) {
   const auto* directory = std::getenv("TROUPE_TEST_PROGRAMS");
   return directory == nullptr ? built
                               : (std::filesystem::path{directory} / std::filesystem::path{built}.filename()).string();
+}
+
+/// The last 4 KiB of a file.
+inline std::string read_end(const std::filesystem::path& path) {
+  std::ifstream in{path, std::ios::binary | std::ios::ate};
+  const auto size = in ? static_cast<std::streamoff>(in.tellg()) : 0;
+  in.seekg(std::max<std::streamoff>(0, size - 4096));
+  return {std::istreambuf_iterator<char>{in}, {}};
 }
 
 /// The environment of one test case: a directory with text, runs and keys. Its processes are recognised by the keys'
@@ -122,7 +133,7 @@ class scratch_runs {
 
   /// The last step of a run that is known to be applied; 0 before the first.
   [[nodiscard]] std::uint64_t last_step(const std::string& name) const {
-    auto text = read_file(run_directory(name) / "metrics.jsonl");
+    const auto text = read_end(run_directory(name) / "metrics.jsonl");
     // The last complete line.
     auto end = text.rfind('\n');
     if (end == std::string::npos)

@@ -363,17 +363,17 @@ TEST_CASE("strangers at workers' data ports admit nobody to a group that forms")
       return replacement != 0;
     };
     REQUIRE(becomes_true(has_replacement));
-    // Its peer runs a little at a time, so that it does not connect between two looks: a group forms within a
-    // millisecond.
+    // Its peer runs a little at a time, so that it seldom connects between two looks: a group forms within
+    // milliseconds.
     std::vector<std::uint16_t> ports;
-    const auto end = std::chrono::steady_clock::now() + 5s;
+    const auto end = std::chrono::steady_clock::now() + 3s;
     while (std::chrono::steady_clock::now() < end) {
       send_signal(replacement, SIGSTOP);
       ports = listening_ports(survivor);
       if (!ports.empty())
         break;
       send_signal(replacement, SIGCONT);
-      std::this_thread::sleep_for(100us);
+      std::this_thread::sleep_for(1ms);
     }
     // It may have been too quick all the same.
     if (!ports.empty()) {

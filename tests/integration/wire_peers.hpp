@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <netinet/in.h>
@@ -251,7 +252,7 @@ inline std::vector<std::uint16_t> listening_ports(pid_t pid) {
   }
   std::vector<std::uint16_t> result;
   for (const auto* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    auto in = std::istringstream{read_file(table)};
+    std::ifstream in{table};
     std::string line;
     std::getline(in, line);
     while (std::getline(in, line)) {
@@ -265,7 +266,10 @@ inline std::vector<std::uint16_t> listening_ports(pid_t pid) {
       // tx_queue:rx_queue, tr:tm->when, retrnsmt, uid, timeout, inode
       for (auto i = 0; i < 6; ++i)
         fields >> field;
-      if (state == "0A" && sockets.contains(field))
+      // Those that listen come first, and there may be thousands of others.
+      if (state != "0A")
+        break;
+      if (sockets.contains(field))
         result.push_back(static_cast<std::uint16_t>(std::stoul(local.substr(local.rfind(':') + 1), nullptr, 16)));
     }
   }

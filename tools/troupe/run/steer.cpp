@@ -24,6 +24,10 @@ using runtime::control_client;
 using ordered = nlohmann::ordered_json;
 using namespace std::chrono_literals;
 
+/// How long a job that was told to end may be out of reach, and after which time the wait is explained.
+constexpr auto patience_with_job = 60s;
+constexpr auto patience_without_word = 3s;
+
 int trouble(const char* command, const std::string& text) {
   fmt::print(stderr, "troupe {}: {}\n", command, printable(text));
   return exit_trouble;
@@ -95,18 +99,31 @@ std::string why_gone(runtime::run_access& run, const error& noticed) {
   return absent != nullptr ? absent->text : noticed.message;
 }
 
-/// The status at the end of a run whose job was told to end; its driver may begin the run meanwhile.
+/// The status at the end of a run whose job was told to end; its driver may begin the run meanwhile. Says what is
+/// waited for if that takes long, and gives up when the job's node does not answer.
 expected<ordered> await_end_of_job(runtime::run_access& run) {
+  const auto began = std::chrono::steady_clock::now();
+  auto answered_at = began;
+  std::string said;
   for (;; std::this_thread::sleep_for(100ms)) {
     auto found = run.find_driver();
-    if (const auto* absent = std::get_if<absent_driver>(&found)) {
-      if (absent->why == absence::ended)
-        return run.stored_status(absent->why);
+    if (auto* driver = std::get_if<control_client>(&found)) {
+      if (driver->ask(actors::watch_request{}))
+        return await_end(*driver, run);
       continue;
     }
-    auto& driver = std::get<control_client>(found);
-    if (driver.ask(actors::watch_request{}))
-      return await_end(driver, run);
+    const auto& absent = std::get<absent_driver>(found);
+    if (absent.why == absence::ended)
+      return run.stored_status(absent.why);
+    const auto now = std::chrono::steady_clock::now();
+    if (absent.why != absence::deaf)
+      answered_at = now;
+    else if (now - answered_at > patience_with_job)
+      return fail(errc::unreachable,
+                  absent.text + " (the job was told to end; when its node answers again, `troupe runs` says whether it "
+                                "has)");
+    if (now - began > patience_without_word && said != absent.text)
+      fmt::print(stderr, "still waiting: {}\n", printable(said = absent.text));
   }
 }
 

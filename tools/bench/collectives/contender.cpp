@@ -3,6 +3,7 @@
 #include "gloo_ring.hpp"
 #include "memory_limit.hpp"
 #include "socket_limit.hpp"
+#include "ucx_group.hpp"
 
 #include <troupe/collectives/aligned_buffer.hpp>
 #include <troupe/collectives/hierarchical_communicator.hpp>
@@ -189,11 +190,26 @@ class touched final : public contender {
 
 constexpr std::string_view touched_suffix = "-touched";
 
-constexpr std::string_view names[] = {
-    "exact",         "fast",          "in-place",           "unregistered",  "limit",
-    "limit-touched", "exact-touched", "in-place-touched",   "gloo",          "tcp",
-    "tcp-fast",      "tcp-in-place",  "tcp-barrier",        "tcp-encrypted", "tcp-encrypted-barrier",
-    "tcp-limit",     "two-hosts",     "two-hosts-encrypted"};
+constexpr std::string_view names[] = {"exact",
+                                      "fast",
+                                      "in-place",
+                                      "unregistered",
+                                      "limit",
+                                      "limit-touched",
+                                      "exact-touched",
+                                      "in-place-touched",
+                                      "gloo",
+                                      "tcp",
+                                      "tcp-fast",
+                                      "tcp-in-place",
+                                      "tcp-barrier",
+                                      "tcp-encrypted",
+                                      "tcp-encrypted-barrier",
+                                      "tcp-limit",
+                                      "two-hosts",
+                                      "two-hosts-encrypted",
+                                      "ucx",
+                                      "ucx-barrier"};
 
 } // namespace
 
@@ -266,6 +282,14 @@ communicator& contender_factory::two_hosts(cipher how) {
   return *group;
 }
 
+communicator& contender_factory::ucx() {
+  if (!ucx_) {
+    ucx_ = connect_ucx(link_);
+    check(ucx_->barrier());
+  }
+  return *ucx_;
+}
+
 shared_floats contender_factory::registered(std::uint64_t bytes) {
   auto result = registered_.lock();
   if (!result || result->size_bytes() != bytes)
@@ -295,7 +319,7 @@ std::unique_ptr<contender> contender_factory::make(std::string_view name, std::u
     auto& group = two_hosts(name == "two-hosts" ? cipher::none : cipher::tls);
     return std::make_unique<bucket>(group, floats_in(group.memory(), bytes), order::exact);
   }
-  auto& group = tcp(name.starts_with("tcp-encrypted") ? cipher::tls : cipher::none);
+  auto& group = name.starts_with("ucx") ? ucx() : tcp(name.starts_with("tcp-encrypted") ? cipher::tls : cipher::none);
   if (name.ends_with("-barrier"))
     return std::make_unique<barrier_only>(group);
   if (name == "tcp-in-place")

@@ -60,6 +60,7 @@ class contender_factory {
   collectives::communicator& shm();
   collectives::communicator& tcp(cipher how);
   collectives::communicator& two_hosts(cipher how);
+  collectives::communicator& ucx();
   shared_floats registered(std::uint64_t bytes);
 
   rank_link& link_;
@@ -70,6 +71,7 @@ class contender_factory {
   std::unique_ptr<collectives::communicator> tcp_encrypted_;
   std::unique_ptr<collectives::communicator> two_hosts_;
   std::unique_ptr<collectives::communicator> two_hosts_encrypted_;
+  std::unique_ptr<collectives::communicator> ucx_;
   std::shared_ptr<gloo_peer> gloo_;
   std::unique_ptr<plain_sockets> sockets_;
   /// Of the size requested last, while it is in use.

@@ -88,6 +88,8 @@ END {
       ratio(n, bytes, "exact", "gloo")
       ratio(n, bytes, "tcp", "openmpi-tcp")
       ratio(n, bytes, "tcp-in-place", "openmpi-tcp")
+      ratio(n, bytes, "tcp", "ucx")
+      ratio(n, bytes, "tcp-barrier", "ucx-barrier")
       ratio(n, bytes, "tcp", "openmpi-ucx")
       ratio(n, bytes, "two-hosts", "tcp")
       ratio(n, bytes, "two-hosts-encrypted", "tcp-encrypted")

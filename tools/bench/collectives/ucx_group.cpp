@@ -7,8 +7,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <poll.h>
 #include <sched.h>
 #include <span>
@@ -69,7 +71,6 @@ class ucx_worker {
 
   [[nodiscard]] ucp_worker_h get() const noexcept { return worker_; }
   [[nodiscard]] ucp_ep_h peer(std::uint32_t rank) const noexcept { return peers_[rank]; }
-  [[nodiscard]] const first_failure& failure() const noexcept { return failure_; }
   [[nodiscard]] first_failure& failure() noexcept { return failure_; }
 
   /// Moves bytes until nothing moves; returns whether something did.

@@ -127,9 +127,9 @@ void trainer_state::form(const form_generation& next) {
 
 void trainer_state::stage(const stage_joiners& group) {
   for (auto [rank, worker] : group.to_answer) {
-    const auto node = workers_.node_of(worker);
-    const auto address = node ? nodes_->roster()[*node].offer.address : std::string{};
-    workers_.reports().answer(worker, next_generation{layout_.place_of(group, rank, address)});
+    const auto node = group.command.joiner_nodes[rank.value - group.sources];
+    const auto place = layout_.place_of(group, rank, nodes_->roster()[node].offer.address);
+    workers_.reports().answer(worker, next_generation{place});
   }
 }
 

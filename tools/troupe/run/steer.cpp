@@ -122,8 +122,10 @@ expected<ordered> await_end_of_job(runtime::run_access& run) {
       return fail(errc::unreachable,
                   absent.text + " (the job was told to end; when its node answers again, `troupe runs` says whether it "
                                 "has)");
-    if (now - began > patience_without_word && said != absent.text)
-      fmt::print(stderr, "still waiting: {}\n", printable(said = absent.text));
+    if (now - began > patience_without_word && said != absent.text) {
+      said = absent.text;
+      fmt::print(stderr, "still waiting: {}\n", printable(said));
+    }
   }
 }
 

@@ -11,10 +11,11 @@
 
 namespace troupe::actors {
 
-/// How many workers fit on `gpus` GPUs, if each takes a fraction of one, or whole ones.
+/// How many workers fit on `gpus` GPUs, if each takes a fraction of one, or whole ones: more than 0, and as
+/// `is_gpu_number` says.
 [[nodiscard]] std::uint32_t workers_on_gpus(double each, std::uint32_t gpus) noexcept;
 
-/// How many GPUs these workers take.
+/// How many GPUs these workers take, with the same `each`.
 [[nodiscard]] std::uint32_t gpus_for_workers(double each, std::uint32_t workers) noexcept;
 
 /// Which of a node's GPUs its workers have. A worker that takes a fraction shares the GPU only with workers of its run;

@@ -100,10 +100,14 @@ struct replica_scene {
     };
   }
 
-  /// A server of a checkpoint with so many of them.
-  std::unique_ptr<server> serve(const std::filesystem::path& checkpoint, std::uint32_t replicas) {
+  /// A server of a checkpoint with so many of them. A replica takes `max_rows` at once.
+  std::unique_ptr<server> serve(const std::filesystem::path& checkpoint, std::uint32_t replicas,
+                                std::uint64_t max_rows = batch_config{}.max_rows) {
     auto result = std::make_unique<server>(
-        server_config{.listen = {.port = 0}, .replicas = replicas, .notice = [](std::string_view) {}},
+        server_config{.listen = {.port = 0},
+                      .batching = {.max_rows = max_rows},
+                      .replicas = replicas,
+                      .notice = [](std::string_view) {}},
         checkpoint_models{checkpoint, [this](const serialization::checkpoint& source) {
                             return load_remotely(*links, source.directory(), checkpoint_route::files);
                           }});
@@ -298,7 +302,8 @@ TEST_CASE_FIXTURE(replica_scene, "requests of a lost process are answered by ano
   const auto checkpoint = store(scratch.path(), "one", 1);
   auto first = std::make_unique<process>(*this, 0);
   const auto second = process{*this, 1};
-  const auto here = serve(checkpoint, 2);
+  // No replica can take all requests, so both get some.
+  const auto here = serve(checkpoint, 2, 3);
   CHECK(loads == 2);
   script.set_open(false);
   std::vector<std::thread> clients;

@@ -6,8 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -67,9 +70,14 @@ struct predictor_script {
     batches.push_back(rows);
   }
 
+  /// Ends the test program after a minute: what waits at the gate could not be ended otherwise.
   void await_entered(std::uint64_t count) {
     auto lock = std::unique_lock{mutex};
-    changed.wait(lock, [&] { return entered >= count; });
+    if (changed.wait_for(lock, std::chrono::minutes{1}, [&] { return entered >= count; }))
+      return;
+    std::fprintf(stderr, "%llu predictions have begun, not %llu\n", static_cast<unsigned long long>(entered),
+                 static_cast<unsigned long long>(count));
+    std::abort();
   }
 };
 

@@ -37,14 +37,20 @@ struct disk_on_loop_device {
 
   [[nodiscard]] std::filesystem::path where() const { return scratch.path() / "disk"; }
 
-  /// A process that writes to the disk.
+  /// A process that writes to the disk, after a line to its output.
   [[nodiscard]] child_process start_writer() const {
-    return {{{"/bin/sh", "-c", "echo text > '" + (where() / "file").string() + "'"}}, scratch.path() / "writer"};
+    return {{{"/bin/sh", "-c", "echo begun; echo text > '" + (where() / "file").string() + "'"}},
+            scratch.path() / "writer"};
   }
 };
 
 bool sleeps_uninterruptibly(pid_t pid) {
   return read_file("/proc/" + std::to_string(pid) + "/status").find("State:\tD") != std::string::npos;
+}
+
+/// A program that is being loaded from a busy disk sleeps like this, too, but can be killed.
+bool waits_for_disk(const child_process& writer) {
+  return !writer.out().empty() && sleeps_uninterruptibly(writer.pid());
 }
 
 } // namespace
@@ -102,7 +108,7 @@ TEST_CASE("who writes to a frozen disk cannot be killed until it thaws") {
   REQUIRE(here.disk->freeze());
   CHECK_FALSE(here.disk->freeze());
   auto writer = here.start_writer();
-  CHECK(becomes_true([&] { return sleeps_uninterruptibly(writer.pid()); }));
+  CHECK(becomes_true([&] { return waits_for_disk(writer); }));
   writer.signal(SIGKILL);
   CHECK(sleeps_uninterruptibly(writer.pid()));
   CHECK(writer.running());
@@ -127,7 +133,7 @@ TEST_CASE("a disk thaws when the process that froze it is killed") {
   REQUIRE(::read(report[0], &frozen, 1) == 1);
   CHECK(frozen == 'y');
   auto writer = here.start_writer();
-  CHECK(becomes_true([&] { return sleeps_uninterruptibly(writer.pid()); }));
+  CHECK(becomes_true([&] { return waits_for_disk(writer); }));
   send_signal(freezer, SIGKILL);
   ::waitpid(freezer, nullptr, 0);
   CHECK(writer.wait() == exit_status{0, {}});

@@ -234,6 +234,32 @@ TEST_CASE_FIXTURE(jobs, "a job that has no run yet, or whose driver has died, is
   CHECK(becomes_true([&] { return drivers().empty(); }));
 }
 
+TEST_CASE_FIXTURE(jobs, "a job whose driver does not answer is stopped when it goes on, or at once") {
+  const auto node = start_node("state");
+  const auto freeze = [&](const std::string& name) {
+    REQUIRE(submit(node.address, name, {"--steps", "1000000", "--workers", "1"}).status == exit_status{0, {}});
+    REQUIRE(becomes_true([&] { return step(node.address, name) > 5; }));
+    const auto driver = drivers().at(0);
+    send_signal(driver, SIGSTOP);
+    return driver;
+  };
+  auto driver = freeze("late");
+  auto waiting = here.start(command({"stop", "late"}, node.address));
+  CHECK(becomes_true([&] { return contains(waiting.err(), "still waiting: the run's driver does not answer"); }));
+  CHECK(waiting.running());
+  send_signal(driver, SIGCONT);
+  CHECK(waiting.wait() == exit_status{0, {}});
+  CHECK(contains(waiting.out(), "stopped"));
+  REQUIRE(becomes_true([&] { return drivers().empty(); }));
+
+  driver = freeze("killed");
+  const auto stopped = troupe(node.address, {"stop", "killed", "--now"});
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.status == exit_status{0, {}});
+  CHECK(contains(stopped.out, "stopped"));
+  CHECK(becomes_true([&] { return drivers().empty(); }));
+}
+
 TEST_CASE_FIXTURE(jobs, "a node that is started again goes on with its jobs, and two nodes share no state") {
   auto node = start_node("state");
   REQUIRE(submit(node.address, "run", {"--steps", "1000000", "--workers", "1", "--checkpoint-every", "100"}).status ==

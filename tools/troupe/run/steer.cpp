@@ -8,7 +8,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <mutex>
+#include <stop_token>
 #include <string_view>
 #include <thread>
 #include <tuple>
@@ -27,6 +30,35 @@ using namespace std::chrono_literals;
 /// How long a job that was told to end may be out of reach, and after which time the wait is explained.
 constexpr auto patience_with_job = 60s;
 constexpr auto patience_without_word = 3s;
+/// How long a driver that is to stop at once may be silent before its node kills it.
+constexpr auto patience_with_doomed = 10s;
+/// As `control_client` waits by itself.
+constexpr auto patience_with_driver = 35s;
+constexpr auto deaf_driver = "the run's driver does not answer (`troupe stop --now` kills it)";
+
+/// Says what is waited for, unless this is destroyed soon.
+class late_note {
+ public:
+  explicit late_note(const char* what)
+      : thread_([what](const std::stop_token& stop) {
+          auto mutex = std::mutex{};
+          auto lock = std::unique_lock{mutex};
+          if (!std::condition_variable_any{}.wait_for(lock, stop, patience_without_word,
+                                                      [&] { return stop.stop_requested(); }))
+            fmt::print(stderr, "still waiting: {}\n", what);
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
+/// As `control_client::ask`; says so when that takes long.
+expected<ordered> ask(control_client& driver, const actors::control_request& request,
+                      std::chrono::milliseconds limit = patience_with_driver,
+                      const char* what = "the run's driver does not answer yet") {
+  const auto note = late_note{what};
+  return driver.ask(request, limit);
+}
 
 int trouble(const char* command, const std::string& text) {
   fmt::print(stderr, "troupe {}: {}\n", command, printable(text));
@@ -82,7 +114,7 @@ expected<ordered> await_end(control_client& driver, runtime::run_access& run) {
     auto after = run.find_driver();
     if (auto* another = std::get_if<control_client>(&after)) {
       driver = std::move(*another);
-      TROUPE_TRY(driver.ask(actors::watch_request{}));
+      TROUPE_TRY(ask(driver, actors::watch_request{}));
       continue;
     }
     const auto& absent = std::get<absent_driver>(after);
@@ -107,15 +139,16 @@ expected<ordered> await_end_of_job(runtime::run_access& run) {
   std::string said;
   for (;; std::this_thread::sleep_for(100ms)) {
     auto found = run.find_driver();
+    const auto now = std::chrono::steady_clock::now();
     if (auto* driver = std::get_if<control_client>(&found)) {
-      if (driver->ask(actors::watch_request{}))
+      answered_at = now;
+      if (ask(*driver, actors::watch_request{}, patience_with_driver, deaf_driver))
         return await_end(*driver, run);
       continue;
     }
     const auto& absent = std::get<absent_driver>(found);
     if (absent.why == absence::ended)
       return run.stored_status(absent.why);
-    const auto now = std::chrono::steady_clock::now();
     if (absent.why != absence::deaf)
       answered_at = now;
     else if (now - answered_at > patience_with_job)
@@ -129,7 +162,7 @@ expected<ordered> await_end_of_job(runtime::run_access& run) {
   }
 }
 
-/// Stops a run that has no driver to ask: the node of its job does.
+/// Stops a run whose driver cannot be asked: the node of its job does.
 int stop_job(const stop_arguments& given, runtime::run_access& run, const absent_driver& absent) {
   if (const auto told = run.end_job(given.now); !told)
     return trouble("stop", told.error().code == errc::not_found ? absent.text
@@ -157,9 +190,13 @@ int stop(const stop_arguments& given) {
   }
   auto& driver = std::get<control_client>(found);
   // First, so that the end is not missed.
-  if (auto watched = driver.ask(actors::watch_request{}); !watched)
+  const auto patience = given.now ? patience_with_doomed : patience_with_driver;
+  if (auto watched = ask(driver, actors::watch_request{}, patience); !watched) {
+    if (watched.error().code == errc::unreachable)
+      return stop_job(given, **run, {absence::deaf, watched.error().message});
     return refused("stop", watched.error());
-  auto asked = driver.ask(stop_request{given.now});
+  }
+  auto asked = ask(driver, stop_request{given.now});
   if (!asked)
     return refused("stop", asked.error());
   if (!given.waits) {
@@ -172,8 +209,8 @@ int stop(const stop_arguments& given) {
 
 int pause(const pause_arguments& given) {
   return with_driver("run pause", given.which, [&](const auto&, control_client& driver) {
-    auto status = driver.ask(pause_request{});
-    for (; status && given.waits; status = driver.ask(actors::status_question{})) {
+    auto status = ask(driver, pause_request{});
+    for (; status && given.waits; status = ask(driver, actors::status_question{})) {
       const auto state = state_of(*status);
       if (state == "paused")
         break;
@@ -192,7 +229,7 @@ int pause(const pause_arguments& given) {
 
 int resume(const run_choice& given) {
   return with_driver("run resume", given, [&](const auto&, control_client& driver) {
-    const auto status = driver.ask(resume_request{});
+    const auto status = ask(driver, resume_request{});
     if (!status)
       return refused("run resume", status.error());
     const auto before = state_of(*status);
@@ -204,7 +241,7 @@ int resume(const run_choice& given) {
 
 int resize(const resize_arguments& given) {
   return with_driver("run resize", given.which, [&](const auto&, control_client& driver) {
-    const auto status = driver.ask(resize_request{given.workers});
+    const auto status = ask(driver, resize_request{given.workers});
     if (!status)
       return refused("run resize", status.error());
     const auto now = status->contains("workers") ? (*status)["workers"].size() : 0;
@@ -216,9 +253,9 @@ int resize(const resize_arguments& given) {
 
 int save_now(const save_arguments& given) {
   return with_driver("checkpoint now", given.which, [&](runtime::run_access& run, control_client& driver) {
-    if (const auto watched = driver.ask(actors::watch_request{}); !watched)
+    if (const auto watched = ask(driver, actors::watch_request{}); !watched)
       return refused("checkpoint now", watched.error());
-    const auto asked = driver.ask(checkpoint_request{});
+    const auto asked = ask(driver, checkpoint_request{});
     if (!asked)
       return refused("checkpoint now", asked.error());
     const auto after = asked->value("step", std::uint64_t{0});

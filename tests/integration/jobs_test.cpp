@@ -4,8 +4,11 @@
 #include <chrono>
 #include <csignal>
 #include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 // Jobs on caf-nodes on loopback, as `troupe submit` makes them and the other commands watch and steer them.
@@ -64,6 +67,14 @@ class jobs {
     return nlohmann::json::parse(read_file(here.path(state) / name / "runs" / name / "result.json"));
   }
 };
+
+std::set<std::string> names_in(const std::filesystem::path& directory) {
+  std::set<std::string> result;
+  auto code = std::error_code{};
+  for (const auto& each : std::filesystem::directory_iterator{directory, code})
+    result.insert(each.path().filename());
+  return result;
+}
 
 } // namespace
 
@@ -258,6 +269,81 @@ TEST_CASE_FIXTURE(jobs, "a job whose driver does not answer is stopped when it g
   CHECK(stopped.status == exit_status{0, {}});
   CHECK(contains(stopped.out, "stopped"));
   CHECK(becomes_true([&] { return drivers().empty(); }));
+}
+
+TEST_CASE_FIXTURE(jobs, "a job that has ended is removed with its files, and its name is free") {
+  const auto node = start_node("state");
+  REQUIRE(submit(node.address, "long", {"--steps", "1000000", "--workers", "1"}).status == exit_status{0, {}});
+  REQUIRE(submit(node.address, "short", {"--steps", "20", "--workers", "1"}, {"--watch"}).status == exit_status{0, {}});
+  auto removed = troupe(node.address, {"rm", "long", "short"});
+  INFO(removed.out << removed.err);
+  CHECK(removed.status == exit_status{1, {}});
+  CHECK(contains(removed.err, "job long has not ended: `troupe stop long` ends it"));
+  CHECK(contains(removed.out, "removed job short"));
+  const auto listed = nlohmann::json::parse(troupe(node.address, {"runs", "--json"}).out);
+  REQUIRE(listed["jobs"].size() == 1);
+  CHECK(listed["jobs"][0]["name"] == "long");
+  CHECK(becomes_true([&] { return names_in(here.path("state")) == std::set<std::string>{".lock", "long"}; }));
+  removed = troupe(node.address, {"rm", "short"});
+  CHECK(removed.status == exit_status{2, {}});
+  CHECK(contains(removed.err, "the cluster has no job short; it has long"));
+
+  REQUIRE(submit(node.address, "short", {"--steps", "10", "--workers", "1"}, {"--watch"}).status == exit_status{0, {}});
+  CHECK(result_in("state", "short")["steps"] == 10);
+  CHECK(troupe(node.address, {"stop", "long"}).status == exit_status{0, {}});
+}
+
+TEST_CASE_FIXTURE(jobs, "a job is removed from all nodes that keep it, also from one that was away") {
+  const auto first = start_node("first");
+  auto second = start_node("second", {"--join", first.address});
+  REQUIRE(becomes_true([&] {
+    return nlohmann::json::parse(troupe(second.address, {"nodes", "--json"}).out).size() == 2;
+  }));
+  REQUIRE(submit(second.address, "kept", {"--steps", "20", "--workers", "1"},
+                 {"--node", first.address, "--mirror", here.path("mirror").string(), "--watch"})
+              .status == exit_status{0, {}});
+  REQUIRE(becomes_true([&] { return contains(read_file(here.path("second") / "kept" / "job.json"), "completed"); }));
+  second.process.signal(SIGKILL);
+  second.process.wait();
+  const auto removed = troupe(first.address, {"rm", "kept"});
+  INFO(removed.out << removed.err);
+  CHECK(removed.status == exit_status{0, {}});
+  CHECK(contains(removed.out, "its mirror " + here.path("mirror").string() + " is left"));
+  // It is known until all have heard of it.
+  CHECK(becomes_true([&] { return names_in(here.path("first") / "kept") == std::set<std::string>{"job.json"}; }));
+  CHECK(nlohmann::json::parse(troupe(first.address, {"runs", "--json"}).out)["jobs"].empty());
+  const auto again = start_node("second", {"--listen", second.address, "--join", first.address});
+  for (const auto* each : {"first", "second"})
+    CHECK(becomes_true([&] { return names_in(here.path(each)) == std::set<std::string>{".lock"}; }));
+  CHECK(nlohmann::json::parse(troupe(again.address, {"runs", "--json"}).out)["jobs"].empty());
+  CHECK(std::filesystem::exists(here.path("mirror") / "kept" / "checkpoints"));
+}
+
+TEST_CASE_FIXTURE(jobs, "a node that was away for days hears that a job has ended") {
+  auto first = start_node("first");
+  auto second = start_node("second", {"--join", first.address});
+  REQUIRE(becomes_true([&] {
+    return nlohmann::json::parse(troupe(second.address, {"nodes", "--json"}).out).size() == 2;
+  }));
+  REQUIRE(submit(second.address, "kept", {"--steps", "20", "--workers", "1"},
+                 {"--node", first.address, "--mirror", here.path("mirror").string(), "--watch"})
+              .status == exit_status{0, {}});
+  const auto record = [&](const std::string& state) { return here.path(state) / "kept" / "job.json"; };
+  REQUIRE(becomes_true([&] { return contains(read_file(record("second")), "completed"); }));
+  for (auto* each : {&first, &second}) {
+    each->process.signal(SIGKILL);
+    each->process.wait();
+  }
+  // As if the second had been away since before the end, which was in 1970.
+  auto job = nlohmann::json::parse(read_file(record("first")));
+  job["end"]["at"] = 1;
+  std::ofstream{record("first")} << job;
+  job.erase("end");
+  std::ofstream{record("second")} << job;
+  const auto host = start_node("first", {"--listen", first.address});
+  const auto keeper = start_node("second", {"--listen", second.address, "--join", first.address});
+  CHECK(becomes_true([&] { return contains(read_file(record("second")), "completed"); }, 30s));
+  CHECK(drivers().empty());
 }
 
 TEST_CASE_FIXTURE(jobs, "a node that is started again goes on with its jobs, and two nodes share no state") {

@@ -3,6 +3,7 @@
 #include "jobs/job_directory.hpp"
 #include "jobs/job_files.hpp"
 #include "jobs/job_messages.hpp"
+#include "jobs/job_news.hpp"
 #include "jobs/job_watch.hpp"
 
 #include <scratch_directory.hpp>
@@ -62,6 +63,8 @@ const job_end* end_in(const std::variant<job_end, driver_restarts::start_again>&
 TEST_CASE("a job survives its description") {
   known_job job{sample(), 3, "10.0.0.2:4000", {}};
   CHECK(parse_job(describe(job)).value() == job);
+  job.is_removed = true;
+  CHECK_FALSE(parse_job(describe(job)).value().is_removed);
   job.end = job_end{job_outcome::failed, 137, "its driver died", 1'700'000'001'000};
   CHECK(parse_job(describe(job)).value() == job);
 }
@@ -156,6 +159,34 @@ TEST_CASE("a directory of jobs keeps them, belongs to one node, and leaves what 
   write(jobs->list_of_runs("night"), "{\"run\":\"/a\"}\n{\"run\":\"/b\"}\n{\"run\":\"/a\"}\n{\"run\":");
   CHECK(jobs->runs_of("night") == std::vector<std::filesystem::path>{"/b", "/a"});
   CHECK(jobs->runs_of("nobody").empty());
+}
+
+TEST_CASE("a job's files are set aside at once and removed later, but for what is known of it") {
+  const testing::scratch_directory scratch;
+  const auto jobs = job_directory::open(scratch.path());
+  REQUIRE(jobs);
+  REQUIRE(jobs->save({sample(), 1, "h:1", {}}));
+  const auto night = scratch.path() / "night";
+  for (auto round = 0; round < 2; ++round) {
+    write(night / "runs" / "night" / "result.json", "{}");
+    write(night / "driver.log", "words");
+    REQUIRE(jobs->set_aside("night"));
+    CHECK(std::filesystem::exists(night / "job.json"));
+    CHECK_FALSE(std::filesystem::exists(night / "runs"));
+    CHECK_FALSE(std::filesystem::exists(night / "driver.log"));
+    CHECK(std::filesystem::exists(scratch.path() / ("night~" + std::to_string(round)) / "driver.log"));
+  }
+  // With nothing there.
+  REQUIRE(jobs->set_aside("night"));
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "night~2"));
+  jobs->sweep();
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "night~0"));
+  CHECK_FALSE(std::filesystem::exists(scratch.path() / "night~1"));
+  std::vector<std::string> problems;
+  CHECK(jobs->load(problems).size() == 1);
+  CHECK(problems.empty());
+  jobs->forget("night");
+  CHECK_FALSE(std::filesystem::exists(night));
 }
 
 TEST_CASE("a driver's log is begun anew at its size, and keeps the one before") {
@@ -291,6 +322,12 @@ TEST_CASE("of two that say different things about a job one is right, whoever is
   ended.end = job_end{};
   auto elsewhere = job;
   elsewhere.host = "B";
+  auto removed = ended;
+  removed.is_removed = true;
+  CHECK(supersedes(removed, ended));
+  CHECK_FALSE(supersedes(ended, removed));
+  CHECK(supersedes(removed, job));
+  CHECK(supersedes(moved, removed));
   CHECK(supersedes(moved, job));
   CHECK_FALSE(supersedes(job, moved));
   CHECK(supersedes(moved, ended));
@@ -299,4 +336,38 @@ TEST_CASE("of two that say different things about a job one is right, whoever is
   CHECK(supersedes(job, elsewhere));
   CHECK_FALSE(supersedes(elsewhere, job));
   CHECK_FALSE(supersedes(job, job));
+}
+
+TEST_CASE("keepers hear of a job's end until they know, for a day, and later if they say something else") {
+  const auto ended_at = std::chrono::system_clock::time_point{} + 1000h;
+  const auto soon = ended_at + 1h;
+  const auto late = ended_at + 25h;
+  const auto runs = known_job{sample(), 1, "A", {}};
+  auto ended = runs;
+  ended.end = job_end{.at = static_cast<std::uint64_t>(
+                          std::chrono::duration_cast<std::chrono::milliseconds>(ended_at.time_since_epoch()).count())};
+  auto removed = ended;
+  removed.is_removed = true;
+  job_news x;
+  CHECK(x.is_for("B", runs, late));
+  x.on_told("B");
+  CHECK(x.is_for("B", runs, late));
+  x.begin();
+  CHECK(x.is_for("B", ended, soon));
+  CHECK_FALSE(x.is_for("B", ended, late));
+  x.on_told("B");
+  CHECK_FALSE(x.is_for("B", ended, soon));
+  CHECK(x.is_for("C", ended, soon));
+  x.on_word("C", ended, ended);
+  CHECK_FALSE(x.is_for("C", ended, soon));
+  // It has lost what it knew, or has been away since.
+  x.on_word("C", runs, ended);
+  CHECK(x.is_for("C", ended, late));
+  x.on_told("C");
+  CHECK_FALSE(x.is_for("C", ended, soon));
+  x.begin();
+  x.on_word("B", ended, removed);
+  CHECK(x.is_for("B", removed, late));
+  x.on_word("B", removed, removed);
+  CHECK_FALSE(x.is_for("B", removed, soon));
 }

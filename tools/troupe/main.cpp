@@ -2,6 +2,7 @@
 #include "checkpoint.hpp"
 #include "checkpoint/commands.hpp"
 #include "nodes.hpp"
+#include "remove_job.hpp"
 #include "run.hpp"
 #include "serve.hpp"
 #include "submit.hpp"
@@ -23,6 +24,7 @@ int main(int argc, char** argv) {
   troupe::tool::add_run(app, chosen);
   troupe::tool::add_nodes(app, chosen);
   troupe::tool::add_submit(app, chosen);
+  troupe::tool::add_remove_job(app, chosen);
   // For the list of commands.
   app.add_subcommand(troupe::tool::serve_command, "Serve the predictions of a model over HTTP");
   if (auto code = troupe::apps::parse_command_line(app, argc, argv))

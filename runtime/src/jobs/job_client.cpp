@@ -1,6 +1,7 @@
 #include <troupe/runtime/jobs.hpp>
 
 #include "jobs/job_messages.hpp"
+#include "jobs/job_watch.hpp"
 #include "net/members/member_questions.hpp"
 #include "net/members/ticket_client.hpp"
 #include "programs/program_offer.hpp"
@@ -41,18 +42,17 @@ expected<node_jobs> ask_for_jobs(const std::string& address, const member_access
   return result;
 }
 
-/// Of two nodes that know a job, the one with the later term is right.
 void merge(std::map<std::string, known_job>& into, std::vector<known_job> jobs) {
   for (auto& job : jobs) {
     auto [known, is_new] = into.try_emplace(job.what.name, job);
-    const auto is_later = job.term > known->second.term || (job.term == known->second.term && job.end);
-    if (!is_new && is_later)
+    if (!is_new && supersedes(job, known->second))
       known->second = std::move(job);
   }
 }
 
 /// A cluster's nodes that answer, and what they know.
 struct survey {
+  /// Also those that were removed.
   std::map<std::string, known_job> jobs;
   std::map<std::string, std::string> why_not;
   std::vector<std::string> silent;
@@ -131,13 +131,51 @@ class node_of_job {
   known_job job_;
 };
 
+expected<known_job> find_job(const std::vector<std::string>& entries, const std::string& name,
+                             const member_access& how) {
+  TROUPE_TRY(auto found, look_around(entries, how));
+  std::erase_if(found.jobs, [](const auto& each) { return each.second.is_removed; });
+  if (const auto job = found.jobs.find(name); job != found.jobs.end())
+    return std::move(job->second);
+  std::vector<std::string> names;
+  for (const auto& [known, ignored] : found.jobs)
+    names.push_back(known);
+  auto text = fmt::format("the cluster has no job {}; it has {}", name,
+                          names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+  if (!found.silent.empty())
+    text += fmt::format(" (not asked, because silent: {})", fmt::join(found.silent, ", "));
+  return fail(errc::not_found, std::move(text));
+}
+
 } // namespace
+
+expected<known_job> remove_job(const std::vector<std::string>& entries, const std::string& name,
+                               const member_access& how) {
+  TROUPE_TRY(const auto job, find_job(entries, name, how));
+  if (!job.end)
+    return fail(errc::busy, fmt::format("job {} has not ended: `troupe stop {}` ends it", name, name));
+  // Its host first; the keepers tell each other.
+  auto nodes = job.what.keepers;
+  std::erase(nodes, job.host);
+  nodes.insert(nodes.begin(), job.host);
+  auto why = error{};
+  for (const auto& address : nodes) {
+    auto asked = job;
+    asked.host = address;
+    if (const auto removed = node_of_job{std::move(asked), how}.ask("remove", {}))
+      return job;
+    else if (why.code == errc::none)
+      why = removed.error();
+  }
+  return fail(std::move(why));
+}
 
 expected<job_list> list_jobs(const std::vector<std::string>& entries, const member_access& how) {
   TROUPE_TRY(auto found, look_around(entries, how));
   job_list result;
   for (auto& [name, job] : found.jobs)
-    result.jobs.push_back(std::move(job));
+    if (!job.is_removed)
+      result.jobs.push_back(std::move(job));
   result.silent = std::move(found.silent);
   return result;
 }
@@ -213,11 +251,13 @@ expected<submitted_job> submit_job(const std::vector<std::string>& entries, subm
   if (const auto known = found.jobs.find(job.name); known != found.jobs.end() && !known->second.end)
     return fail(errc::already_exists, fmt::format("job {} runs already, on {}: choose another name, or stop it first",
                                                   job.name, known->second.host));
+  const auto earlier = found.jobs.find(job.name);
+  const auto term = earlier == found.jobs.end() ? 1 : earlier->second.term + 1;
+  auto wanted = what.node;
   // Where it has been, its runs are.
-  const auto wanted =
-      what.node.empty() && found.jobs.contains(job.name) && found.why_not.contains(found.jobs.at(job.name).host)
-          ? found.jobs.at(job.name).host
-          : what.node;
+  if (wanted.empty() && earlier != found.jobs.end() && !earlier->second.is_removed &&
+      found.why_not.contains(earlier->second.host))
+    wanted = earlier->second.host;
   TROUPE_TRY(job.keepers, choose_hosts(found, wanted));
   if (!can_move(job))
     job.keepers.resize(1);
@@ -225,7 +265,7 @@ expected<submitted_job> submit_job(const std::vector<std::string>& entries, subm
   if (!files.empty()) {
     TROUPE_TRY(notes, provide(job, files, how));
   }
-  known_job asked{job, 1, job.keepers.front(), {}};
+  known_job asked{job, term, job.keepers.front(), {}};
   auto host = node_of_job{asked, how};
   TROUPE_TRY(const auto answer, host.ask("submit", {{"job", describe(asked)}}));
   TROUPE_TRY(auto taken, parse_job(answer));
@@ -234,19 +274,8 @@ expected<submitted_job> submit_job(const std::vector<std::string>& entries, subm
 
 expected<job_client> job_client::find(const std::vector<std::string>& entries, const std::string& name,
                                       const member_access& how) {
-  TROUPE_TRY(auto found, look_around(entries, how));
-  const auto job = found.jobs.find(name);
-  if (job == found.jobs.end()) {
-    std::vector<std::string> names;
-    for (const auto& [known, ignored] : found.jobs)
-      names.push_back(known);
-    auto text = fmt::format("the cluster has no job {}; it has {}", name,
-                            names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
-    if (!found.silent.empty())
-      text += fmt::format(" (not asked, because silent: {})", fmt::join(found.silent, ", "));
-    return fail(errc::not_found, std::move(text));
-  }
-  return job_client{std::make_unique<impl>(std::move(job->second), how)};
+  TROUPE_TRY(auto job, find_job(entries, name, how));
+  return job_client{std::make_unique<impl>(std::move(job), how)};
 }
 
 job_client::job_client(std::unique_ptr<impl> state) : impl_(std::move(state)) {}

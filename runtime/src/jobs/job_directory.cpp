@@ -26,6 +26,18 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr auto record_name = "job.json";
+/// In no job's name.
+constexpr auto aside_mark = '~';
+
+/// Those that can be read.
+std::vector<fs::path> entries_of(const fs::path& directory) {
+  std::vector<fs::path> result;
+  auto code = std::error_code{};
+  for (auto each = fs::directory_iterator{directory, code}; !code && each != fs::directory_iterator{};
+       each.increment(code))
+    result.push_back(each->path());
+  return result;
+}
 
 } // namespace
 
@@ -73,6 +85,40 @@ expected<void> job_directory::save(const known_job& job) const {
   return serialization::write_file_durably(of(job.what.name) / record_name,
                                            describe(job).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
                                                "\n");
+}
+
+expected<void> job_directory::set_aside(const std::string& job) const {
+  auto entries = entries_of(of(job));
+  std::erase_if(entries, [](const fs::path& x) { return x.filename() == record_name; });
+  if (entries.empty())
+    return {};
+  auto code = std::error_code{};
+  auto aside = fs::path{};
+  for (auto number = 0;; ++number) {
+    aside = path_ / fmt::format("{}{}{}", job, aside_mark, number);
+    if (fs::create_directory(aside, code))
+      break;
+    if (code)
+      return fail(errc::io_error, fmt::format("cannot make {}: {}", aside.string(), code.message()));
+  }
+  for (const auto& each : entries) {
+    fs::rename(each, aside / each.filename(), code);
+    if (code)
+      return fail(errc::io_error, fmt::format("cannot move {}: {}", each.string(), code.message()));
+  }
+  return {};
+}
+
+void job_directory::forget(const std::string& job) const {
+  auto code = std::error_code{};
+  fs::remove_all(of(job), code);
+}
+
+void job_directory::sweep() const {
+  auto code = std::error_code{};
+  for (const auto& each : entries_of(path_))
+    if (each.filename().native().find(aside_mark) != std::string::npos)
+      fs::remove_all(each, code);
 }
 
 std::vector<fs::path> job_directory::runs_of(const std::string& job) const {

@@ -16,6 +16,7 @@ namespace troupe::runtime {
 /// The jobs of a node on disk. Blocks for the disk.
 ///
 ///   DIRECTORY/.lock          held by the node
+///   DIRECTORY/NAME~N/        files of a job that was removed
 ///   DIRECTORY/NAME/          a job: the working directory of its driver
 ///     job.json               the job
 ///     runs.jsonl             {"run": PATH} for each run that its drivers have begun, in order
@@ -31,6 +32,16 @@ class job_directory {
 
   /// Durable when it returns.
   [[nodiscard]] expected<void> save(const known_job& job) const;
+
+  /// Sets a job's files aside, but for `job.json`; returns at once. Fails with `errc::io_error`; what was set aside
+  /// until then stays so.
+  [[nodiscard]] expected<void> set_aside(const std::string& job) const;
+
+  /// The job is unknown from now on.
+  void forget(const std::string& job) const;
+
+  /// Removes all that was set aside, which takes time.
+  void sweep() const;
 
   [[nodiscard]] std::filesystem::path of(const std::string& job) const { return path_ / job; }
   [[nodiscard]] std::filesystem::path list_of_runs(const std::string& job) const { return of(job) / "runs.jsonl"; }

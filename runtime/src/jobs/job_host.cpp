@@ -1,7 +1,6 @@
 #include "jobs/job_host.hpp"
 
 #include "driver/job_variable.hpp"
-#include "jobs/job_messages.hpp"
 #include "process/own_environment.hpp"
 
 #include <troupe/runtime/found_run.hpp>
@@ -22,14 +21,11 @@ namespace {
 using clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 /// How long a node that was started again waits for what other keepers know of its jobs.
 constexpr auto word_of_keepers = 5s;
 /// Between two looks at jobs of silent hosts.
 constexpr auto longest_sleep = 500ms;
-/// How long keepers that are away may miss the end of a job.
-constexpr std::chrono::milliseconds news_lifetime = 24h;
 /// For twice as long as orphaned workers live by default (`failure.driver_grace`), a job that has moved waits for
 /// resources.
 constexpr std::chrono::milliseconds orphans_patience = 2min;
@@ -95,7 +91,10 @@ expected<void> job_host::open() {
     auto& added = add(std::move(job));
     if (!added.job.end && is_here(added.job))
       added.driver = awaited_driver{clock::now() + word_of_keepers, others_of(added.job)};
+    if (added.job.is_removed)
+      set_files_aside(added.job.what.name);
   }
+  is_garbage_ = true;
   return {};
 }
 
@@ -124,12 +123,12 @@ std::vector<known_job> job_host::jobs() const {
 expected<job_host::hosted_job> job_host::find(const std::string& name) const {
   const auto lock = std::lock_guard{mutex_};
   const auto found = jobs_.find(name);
-  if (found == jobs_.end())
+  if (found == jobs_.end() || found->second.job.is_removed)
     return fail(errc::not_found, fmt::format("the node {} has no job {}", how_.address, name));
   return hosted_job{found->second.job, found->second.driver, directory_->of(name), directory_->runs_of(name)};
 }
 
-expected<known_job> job_host::submit(const job_record& what) {
+expected<known_job> job_host::submit(const job_record& what, std::uint64_t term) {
   if (!how_.why_not.empty())
     return fail(errc::unsatisfiable, fmt::format("the node {} hosts no drivers: {}", how_.address, how_.why_not));
   TROUPE_TRY(validate(what));
@@ -142,7 +141,7 @@ expected<known_job> job_host::submit(const job_record& what) {
   const auto known = jobs_.find(what.name);
   if (known != jobs_.end() && !known->second.job.end)
     return fail(errc::already_exists, fmt::format("job {} runs already, on {}", what.name, how_.address));
-  known_job made{what, known != jobs_.end() ? known->second.job.term + 1 : 1, how_.address, {}};
+  known_job made{what, std::max(known != jobs_.end() ? known->second.job.term + 1 : 1, term), how_.address, {}};
   TROUPE_TRY(directory_->save(made));
   add(made).driver = dead_driver{clock::now()};
   keep_program(made);
@@ -181,6 +180,33 @@ expected<known_job> job_host::end(const std::string& name, bool at_once) {
     conclude(x, {job_outcome::stopped, 0, "it was stopped while it had no driver", 0});
   }
   return x.job;
+}
+
+expected<known_job> job_host::remove(const std::string& name) {
+  const auto lock = std::lock_guard{mutex_};
+  const auto found = jobs_.find(name);
+  if (found == jobs_.end() || found->second.job.is_removed)
+    return fail(errc::not_found, fmt::format("the node {} has no job {}", how_.address, name));
+  auto& x = found->second;
+  if (!x.job.end || !std::holds_alternative<no_driver>(x.driver))
+    return fail(errc::busy, fmt::format("job {} has not ended: `troupe stop {}` ends it", name, name));
+  auto removed = x.job;
+  removed.is_removed = true;
+  // The other keepers hear of it for as long as of an end.
+  removed.end->at = milliseconds_now();
+  TROUPE_TRY(directory_->save(removed));
+  x.job = removed;
+  x.news.begin();
+  say(fmt::format("job {} was removed", name));
+  set_files_aside(name);
+  wake();
+  return removed;
+}
+
+void job_host::set_files_aside(const std::string& name) {
+  if (const auto done = directory_->set_aside(name); !done)
+    say(fmt::format("warning: job {} was removed, but not all of its files: {}", name, done.error().message));
+  is_garbage_ = true;
 }
 
 void job_host::hand_over(bool node_ends) {
@@ -229,123 +255,20 @@ void job_host::move(entry& x, const std::string& to) {
   save(x);
 }
 
-// -- what the keepers of a job tell each other ------------------------------------------------------------------------
-
-std::set<std::string> job_host::other_keepers() const {
-  const auto lock = std::lock_guard{mutex_};
-  std::set<std::string> result;
-  for (const auto& [name, x] : jobs_)
-    for (const auto& each : others_of(x.job))
-      if (is_news_for(x, each))
-        result.insert(each);
-  return result;
-}
-
-bool job_host::is_news_for(const entry& x, const std::string& keeper) const {
-  const auto& job = x.job;
-  return !job.end || (!x.informed.contains(keeper) && milliseconds_now() < job.end->at + news_lifetime.count());
-}
-
-json job_host::beat_for(const std::string& address) const {
-  const auto lock = std::lock_guard{mutex_};
-  json result{{"from", how_.address}, {"jobs", json::array()}};
-  for (const auto& [name, x] : jobs_)
-    if (others_of(x.job).contains(address) && is_news_for(x, address))
-      result["jobs"].push_back(
-          {{"job", describe(x.job)}, {"host_silent_ms", x.watch.host_silent_for(clock::now()).count()}});
-  return result;
-}
-
-json job_host::take_beat(const json& beat) {
-  const auto from = beat.at("from").get<std::string>();
-  {
-    const auto lock = std::lock_guard{mutex_};
-    for (const auto& each : beat.at("jobs"))
-      if (const auto job = parse_job(each.at("job")); job && others_of(*job).size() < job->what.keepers.size())
-        learn(from, *job, std::chrono::milliseconds{each.at("host_silent_ms").get<std::uint32_t>()});
-  }
-  return beat_for(from);
-}
-
-void job_host::learn(const std::string& from, const known_job& job, std::chrono::milliseconds host_silent_for) {
-  auto known = jobs_.find(job.what.name);
-  if (known == jobs_.end()) {
-    if (job.end)
-      return;
-    if (const auto opened = open(); !opened)
-      return say(fmt::format("cannot keep job {} of {}: {}", job.what.name, from, opened.error().message));
-    known = jobs_.find(job.what.name);
-  }
-  if (known == jobs_.end()) {
-    save(add(job));
-    keep_program(job);
-    say(fmt::format("keeps job {}, which is on {}, and takes it over if that host is lost", job.what.name, job.host));
-    known = jobs_.find(job.what.name);
-  }
-  auto& x = known->second;
-  if (from == x.untold && job.term >= x.job.term)
-    x.untold.clear();
-  if (supersedes(job, x.job))
-    adopt(x, job);
-  if (x.job.term == job.term && x.job.host == job.host)
-    x.watch.hear(from, from == job.host ? 0ms : host_silent_for, clock::now());
-  if (auto* awaited = std::get_if<awaited_driver>(&x.driver))
-    awaited->unasked.erase(from);
-  if (x.job.end && job.end)
-    x.informed.insert(from);
-  told_.notify_all();
-  wake();
-}
-
-void job_host::adopt(entry& x, const known_job& job) {
-  if (is_here(x.job) && !is_here(job))
-    say(fmt::format("job {} is on {} now: this node gives it up", job.what.name, job.host));
-  x.job = job;
-  x.informed.clear();
-  x.watch.begin(clock::now());
-  save(x);
-  keep_program(job);
-  if (!job.end && is_here(job)) {
-    if (std::holds_alternative<no_driver>(x.driver))
-      x.driver = dead_driver{clock::now()};
-    return;
-  }
-  if (auto* running = std::get_if<running_driver>(&x.driver)) {
-    running->meaning = running_driver::superseded{};
-    supervisor_->kill(running->pid, SIGKILL);
-  } else if (!std::holds_alternative<starting_driver>(x.driver)) {
-    x.driver = no_driver{};
-  }
-}
-
-void job_host::keep_program(const known_job& job) const {
-  const auto directory = directory_->of(job.what.name);
-  if (job.end)
-    return job_programs::drop(directory);
-  if (const auto kept = how_.programs.keep(job.what, directory); !kept)
-    say(fmt::format("warning: {}", kept.error().message));
-}
-
-void job_host::look(entry& x) {
-  const auto now = clock::now();
-  if (const auto* awaited = std::get_if<awaited_driver>(&x.driver);
-      awaited != nullptr && (awaited->unasked.empty() || awaited->until <= now))
-    x.driver = dead_driver{now};
-  if (!x.watch.takes_over(x.job, now))
-    return;
-  say(fmt::format("nobody has heard {} for {:.1f} s: takes job {} over", x.job.host,
-                  std::chrono::duration<double>(x.watch.host_silent_for(now)).count(), x.job.what.name));
-  ++x.job.term;
-  x.job.host = how_.address;
-  x.driver = dead_driver{now};
-  save(x);
-}
-
-// -- drivers ----------------------------------------------------------------------------------------------------------
-
 void job_host::work(const std::stop_token& stop) {
   auto lock = std::unique_lock{mutex_};
   while (!stop.stop_requested()) {
+    if (std::exchange(is_garbage_, false)) {
+      lock.unlock();
+      directory_->sweep();
+      lock.lock();
+    }
+    std::erase_if(jobs_, [this](const auto& each) {
+      const auto is_done = is_done_with(each.second);
+      if (is_done)
+        directory_->forget(each.first);
+      return is_done;
+    });
     auto next = clock::now() + longest_sleep;
     for (auto& [name, x] : jobs_) {
       if (is_leaving_)
@@ -459,7 +382,7 @@ void job_host::conclude(entry& x, job_end end) {
                   end.reason.empty() ? "" : ", " + end.reason));
   x.driver = no_driver{};
   x.job.end = std::move(end);
-  x.informed.clear();
+  x.news.begin();
   save(x);
   keep_program(x.job);
 }

@@ -2,6 +2,7 @@
 
 #include "jobs/driver_restarts.hpp"
 #include "jobs/job_directory.hpp"
+#include "jobs/job_news.hpp"
 #include "jobs/job_programs.hpp"
 #include "jobs/job_watch.hpp"
 
@@ -95,21 +96,26 @@ class job_host {
 
   [[nodiscard]] const std::string& why_not() const noexcept { return how_.why_not; }
 
+  /// Also those that were removed, as long as other keepers may not know.
   [[nodiscard]] std::vector<known_job> jobs() const;
 
-  /// Fails with `errc::not_found`.
+  /// Fails with `errc::not_found`, also for one that was removed.
   [[nodiscard]] expected<hosted_job> find(const std::string& name) const;
 
-  /// Durable when it returns; its driver is started behind it. A job of this name that has ended goes on. Fails with
-  /// `errc::already_exists` for one that has not, with `errc::unsatisfiable` where the node hosts none, and with what
-  /// is wrong with its program.
-  [[nodiscard]] expected<known_job> submit(const job_record& what);
+  /// Durable when it returns; its driver is started behind it. A job of this name that has ended goes on. Its term is
+  /// at least `term`. Fails with `errc::already_exists` for one that has not ended, with `errc::unsatisfiable` where
+  /// the node hosts none, and with what is wrong with its program.
+  [[nodiscard]] expected<known_job> submit(const job_record& what, std::uint64_t term);
 
   /// Waits until another keeper has the job, for at most `patience`. False if none has; true for a job without any.
   [[nodiscard]] bool await_keeper(const std::string& name, std::chrono::milliseconds patience);
 
   /// Has the driver end, with a checkpoint, or kills it. A job without a living driver ends at once.
   [[nodiscard]] expected<known_job> end(const std::string& name, bool at_once);
+
+  /// Removes a job that has ended, with its files; they are gone soon after it returns. Fails with `errc::busy` for one
+  /// that has not ended, with `errc::not_found`, and with `errc::io_error`.
+  [[nodiscard]] expected<known_job> remove(const std::string& name);
 
   /// Moves what can move to other keepers, each job after a checkpoint. If the node ends, stops the rest likewise; they
   /// go on when it is started again. Returns at once.
@@ -127,6 +133,9 @@ class job_host {
   /// Takes what a keeper tells. Returns what to tell it. May wait for the disk.
   nlohmann::json take_beat(const nlohmann::json& beat);
 
+  /// The keeper at this address has taken what `beat_for` returned.
+  void on_told(const std::string& address, const nlohmann::json& beat);
+
   void say(const std::string& line) const;
 
  private:
@@ -136,8 +145,7 @@ class job_host {
     driver_state driver;
     std::shared_ptr<line_log> log;
     job_watch watch;
-    /// The other keepers that know of the job's end.
-    std::set<std::string> informed = {};
+    job_news news = {};
     /// The node that the job was handed over to and that has not said yet that it has it.
     std::string untold = {};
   };
@@ -151,10 +159,13 @@ class job_host {
   void wake();
   void move(entry& x, const std::string& to);
   [[nodiscard]] std::set<std::string> others_of(const known_job& job) const;
-  [[nodiscard]] bool is_news_for(const entry& x, const std::string& keeper) const;
+  [[nodiscard]] static bool is_news_for(const entry& x, const std::string& keeper);
   entry& add(known_job job);
   void learn(const std::string& from, const known_job& job, std::chrono::milliseconds host_silent_for);
   void adopt(entry& x, const known_job& job);
+  void set_files_aside(const std::string& name);
+  /// Whether no keeper needs to hear any more that it was removed.
+  [[nodiscard]] bool is_done_with(const entry& x) const;
   /// The files of a job that this node may have to start.
   void keep_program(const known_job& job) const;
   [[nodiscard]] bool is_here(const known_job& job) const { return job.host == how_.address; }
@@ -169,6 +180,8 @@ class job_host {
   mutable std::mutex mutex_;
   std::condition_variable_any wake_;
   bool is_news_ = false;
+  /// Something was set aside that is to be removed.
+  bool is_garbage_ = false;
   /// The node ends: no driver is started any more.
   bool is_leaving_ = false;
   /// A keeper has said something.

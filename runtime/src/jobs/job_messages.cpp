@@ -84,6 +84,7 @@ known_job job_in(const json& text) {
   result.host = text.value("host", std::string{});
   if (const auto end = text.find("end"); end != text.end() && end->is_object())
     result.end = end_in(*end);
+  result.is_removed = result.end && text.value("removed", false);
   return result;
 }
 
@@ -162,6 +163,8 @@ json describe(const known_job& job) {
     result["files"].push_back({{"name", each.name}, {"build_id", each.build_id}});
   if (job.end)
     result["end"] = describe(*job.end);
+  if (job.is_removed)
+    result["removed"] = true;
   return result;
 }
 

@@ -103,6 +103,10 @@ expected<json> job_service::carry_out(const json& question) {
     TROUPE_TRY(const auto job, jobs_->end(text_in(question, "name"), question.value("at_once", false)));
     return describe(job);
   }
+  if (what == "remove") {
+    TROUPE_TRY(const auto job, jobs_->remove(text_in(question, "name")));
+    return describe(job);
+  }
   if (what == "beat")
     return jobs_->take_beat(question);
   if (what == "status")
@@ -135,7 +139,7 @@ expected<json> job_service::carry_out(const json& question) {
 
 expected<json> job_service::submit(const json& question) {
   TROUPE_TRY(const auto asked, parse_job(question.at("job")));
-  TROUPE_TRY(const auto job, jobs_->submit(asked.what));
+  TROUPE_TRY(const auto job, jobs_->submit(asked.what, asked.term));
   auto result = describe(job);
   result["is_kept"] = jobs_->await_keeper(job.what.name, keeper_patience);
   return result;

@@ -19,6 +19,7 @@
 ///     "submit", with "job": JOB                  the job
 ///     "beat", with "from", "jobs"                what the keepers of jobs tell each other: see job_host::beat_for
 ///     "end", with "name", "at_once": BOOL        the job
+///     "remove", with "name"                      the job, which has ended, and which nobody has any more
 ///     "status", with "name", "run"               {"job": JOB, "driver": WORD, "pid": N, "runs": [PATH], "run": PATH,
 ///                                                "absence": N, "absence_text": TEXT, "status": {...}}
 ///     "open", with "name", "run"                 {"session": N}, a connection to the driver of the run, or what

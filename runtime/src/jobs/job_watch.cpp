@@ -45,6 +45,8 @@ bool supersedes(const known_job& later, const known_job& earlier) {
     return later.term > earlier.term;
   if (later.end.has_value() != earlier.end.has_value())
     return later.end.has_value();
+  if (later.is_removed != earlier.is_removed)
+    return later.is_removed;
   if (later.host == earlier.host)
     return false;
   const auto& keepers = earlier.what.keepers;

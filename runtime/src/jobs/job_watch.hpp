@@ -53,7 +53,7 @@ class job_watch {
 };
 
 /// Of two nodes that say different things about a job, whether the second is right: it has the later term, or of one
-/// term the end, or the host that comes first among the keepers.
+/// term the removal, the end, or the host that comes first among the keepers.
 [[nodiscard]] bool supersedes(const known_job& later, const known_job& earlier);
 
 } // namespace troupe::runtime

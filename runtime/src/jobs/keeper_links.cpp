@@ -84,6 +84,7 @@ void keeper_links::talk(const std::string& address, const std::stop_token& stop)
       continue;
     }
     problem.clear();
+    jobs_.on_told(address, question);
     jobs_.take_beat(*answer);
   }
 }

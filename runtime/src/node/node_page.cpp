@@ -64,6 +64,7 @@ ordered node_page::describe_cluster() {
   for (const auto& each : *members)
     result["nodes"].push_back(to_json(each));
   auto jobs = jobs_.jobs();
+  std::erase_if(jobs, [](const known_job& job) { return job.is_removed; });
   std::ranges::stable_sort(jobs, std::ranges::greater{}, [](const known_job& job) { return job.what.submitted; });
   for (const auto& each : jobs)
     result["jobs"].push_back(describe_job(each));

@@ -84,6 +84,8 @@ struct known_job {
   std::string host;
   /// Nothing while it runs.
   std::optional<job_end> end = {};
+  /// It had ended, and was removed: no node has its files any more. `end->at` is when.
+  bool is_removed = false;
 
   bool operator==(const known_job&) const = default;
 };
@@ -101,6 +103,12 @@ struct job_list {
 };
 
 [[nodiscard]] expected<job_list> list_jobs(const std::vector<std::string>& entries, const member_access& how);
+
+/// Removes a job that has ended from all nodes that keep it, with the files in their directories of it; not those in
+/// `job_record::directory`, nor its mirror. A node that does not answer now removes it when it does. Fails with
+/// `errc::busy` for a job that has not ended, and with `errc::not_found`. Returns the job.
+[[nodiscard]] expected<known_job> remove_job(const std::vector<std::string>& entries, const std::string& name,
+                                             const member_access& how);
 
 struct submitted_job {
   known_job job;

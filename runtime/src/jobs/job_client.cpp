@@ -151,7 +151,7 @@ expected<known_job> find_job(const std::vector<std::string>& entries, const std:
 
 expected<known_job> remove_job(const std::vector<std::string>& entries, const std::string& name,
                                const member_access& how) {
-  TROUPE_TRY(const auto job, find_job(entries, name, how));
+  TROUPE_TRY(auto job, find_job(entries, name, how));
   if (!job.end)
     return fail(errc::busy, fmt::format("job {} has not ended: `troupe stop {}` ends it", name, name));
   // Its host first; the keepers tell each other.

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 // Jobs on caf-nodes on loopback, as `troupe submit` makes them and the other commands watch and steer them.
@@ -254,7 +255,7 @@ TEST_CASE_FIXTURE(jobs, "a job whose driver does not answer is stopped when it g
     send_signal(driver, SIGSTOP);
     return driver;
   };
-  auto driver = freeze("late");
+  const auto driver = freeze("late");
   auto waiting = here.start(command({"stop", "late"}, node.address));
   CHECK(becomes_true([&] { return contains(waiting.err(), "still waiting: the run's driver does not answer"); }));
   CHECK(waiting.running());
@@ -263,7 +264,7 @@ TEST_CASE_FIXTURE(jobs, "a job whose driver does not answer is stopped when it g
   CHECK(contains(waiting.out(), "stopped"));
   REQUIRE(becomes_true([&] { return drivers().empty(); }));
 
-  driver = freeze("killed");
+  std::ignore = freeze("killed");
   const auto stopped = troupe(node.address, {"stop", "killed", "--now"});
   INFO(stopped.out << stopped.err);
   CHECK(stopped.status == exit_status{0, {}});

@@ -44,6 +44,12 @@ class jobs {
     return troupe(cluster, submission(here, name, options, std::move(more)));
   }
 
+  void await_nodes(const std::string& cluster, std::size_t count) {
+    REQUIRE(becomes_true([&] {
+      return nlohmann::json::parse(troupe(cluster, {"nodes", "--json"}).out).size() == count;
+    }));
+  }
+
   [[nodiscard]] nlohmann::json status(const std::string& cluster, const std::string& name) {
     const auto ran = troupe(cluster, {"status", name, "--json"});
     return nlohmann::json::parse(ran.out, nullptr, false);
@@ -122,9 +128,7 @@ TEST_CASE_FIXTURE(jobs, "a driver that is killed is started again, and goes on w
   const auto first = start_node("first");
   const auto second = here.start_node(
       {"--join", first.address, "--program-dir", scratch_runs::programs(), "--state", here.path("second").string()});
-  REQUIRE(becomes_true([&] {
-    return nlohmann::json::parse(troupe(first.address, {"nodes", "--json"}).out).size() == 2;
-  }));
+  await_nodes(first.address, 2);
   const auto submitted = submit(first.address, "run", {"--steps", "1000000", "--workers", "2", "--placement", "spread"},
                                 {"--node", second.address});
   INFO(submitted.err);
@@ -294,47 +298,61 @@ TEST_CASE_FIXTURE(jobs, "a job that has ended is removed with its files, and its
   CHECK(troupe(node.address, {"stop", "long"}).status == exit_status{0, {}});
 }
 
-TEST_CASE_FIXTURE(jobs, "a job is removed from all nodes that keep it, also from one that was away") {
-  const auto first = start_node("first");
-  auto second = start_node("second", {"--join", first.address});
-  REQUIRE(becomes_true([&] {
-    return nlohmann::json::parse(troupe(second.address, {"nodes", "--json"}).out).size() == 2;
-  }));
-  REQUIRE(submit(second.address, "kept", {"--steps", "20", "--workers", "1"},
-                 {"--node", first.address, "--mirror", here.path("mirror").string(), "--watch"})
-              .status == exit_status{0, {}});
-  REQUIRE(becomes_true([&] { return contains(read_file(here.path("second") / "kept" / "job.json"), "completed"); }));
-  second.process.signal(SIGKILL);
-  second.process.wait();
-  const auto removed = troupe(first.address, {"rm", "kept"});
-  INFO(removed.out << removed.err);
-  CHECK(removed.status == exit_status{0, {}});
-  CHECK(contains(removed.out, "its mirror " + here.path("mirror").string() + " is left"));
-  // It is known until all have heard of it.
-  CHECK(becomes_true([&] { return names_in(here.path("first") / "kept") == std::set<std::string>{"job.json"}; }));
-  CHECK(nlohmann::json::parse(troupe(first.address, {"runs", "--json"}).out)["jobs"].empty());
-  const auto again = start_node("second", {"--listen", second.address, "--join", first.address});
-  for (const auto* each : {"first", "second"})
-    CHECK(becomes_true([&] { return names_in(here.path(each)) == std::set<std::string>{".lock"}; }));
-  CHECK(nlohmann::json::parse(troupe(again.address, {"runs", "--json"}).out)["jobs"].empty());
-  CHECK(std::filesystem::exists(here.path("mirror") / "kept" / "checkpoints"));
+namespace {
+
+/// Two nodes that know that a job has ended; the first was its host.
+struct job_on_two_nodes : jobs {
+  running_node first = start_node("first");
+  running_node second = start_node("second", {"--join", first.address});
+
+  job_on_two_nodes() {
+    await_nodes(second.address, 2);
+    REQUIRE(submit(second.address, "kept", {"--steps", "20", "--workers", "1"},
+                   {"--node", first.address, "--mirror", here.path("mirror").string(), "--watch"})
+                .status == exit_status{0, {}});
+    REQUIRE(becomes_true([&] { return contains(read_file(record("second")), "completed"); }));
+  }
+
+  [[nodiscard]] std::filesystem::path record(const std::string& state) const {
+    return here.path(state) / "kept" / "job.json";
+  }
+
+  static void kill(running_node& node) {
+    node.process.signal(SIGKILL);
+    node.process.wait();
+  }
+
+  void remove_while_away(running_node& away, const std::string& its_state, const running_node& there,
+                         const std::string& state) {
+    kill(away);
+    const auto removed = troupe(there.address, {"rm", "kept"});
+    INFO(removed.out << removed.err);
+    CHECK(removed.status == exit_status{0, {}});
+    CHECK(contains(removed.out, "its mirror " + here.path("mirror").string() + " is left"));
+    // It is known until all have heard of it.
+    CHECK(becomes_true([&] { return names_in(here.path(state) / "kept") == std::set<std::string>{"job.json"}; }));
+    CHECK(nlohmann::json::parse(troupe(there.address, {"runs", "--json"}).out)["jobs"].empty());
+    const auto again = start_node(its_state, {"--listen", away.address, "--join", there.address});
+    for (const auto& each : {its_state, state})
+      CHECK(becomes_true([&] { return names_in(here.path(each)) == std::set<std::string>{".lock"}; }));
+    CHECK(nlohmann::json::parse(troupe(again.address, {"runs", "--json"}).out)["jobs"].empty());
+    CHECK(std::filesystem::exists(here.path("mirror") / "kept" / "checkpoints"));
+  }
+};
+
+} // namespace
+
+TEST_CASE_FIXTURE(job_on_two_nodes, "a job is removed from all nodes that keep it, also from one that was away") {
+  remove_while_away(second, "second", first, "first");
 }
 
-TEST_CASE_FIXTURE(jobs, "a node that was away for days hears that a job has ended") {
-  auto first = start_node("first");
-  auto second = start_node("second", {"--join", first.address});
-  REQUIRE(becomes_true([&] {
-    return nlohmann::json::parse(troupe(second.address, {"nodes", "--json"}).out).size() == 2;
-  }));
-  REQUIRE(submit(second.address, "kept", {"--steps", "20", "--workers", "1"},
-                 {"--node", first.address, "--mirror", here.path("mirror").string(), "--watch"})
-              .status == exit_status{0, {}});
-  const auto record = [&](const std::string& state) { return here.path(state) / "kept" / "job.json"; };
-  REQUIRE(becomes_true([&] { return contains(read_file(record("second")), "completed"); }));
-  for (auto* each : {&first, &second}) {
-    each->process.signal(SIGKILL);
-    each->process.wait();
-  }
+TEST_CASE_FIXTURE(job_on_two_nodes, "a job whose host is away is removed by another node that keeps it") {
+  remove_while_away(first, "first", second, "second");
+}
+
+TEST_CASE_FIXTURE(job_on_two_nodes, "a node that was away for days hears that a job has ended") {
+  kill(first);
+  kill(second);
   // As if the second had been away since before the end, which was in 1970.
   auto job = nlohmann::json::parse(read_file(record("first")));
   job["end"]["at"] = 1;
@@ -377,9 +395,7 @@ TEST_CASE_FIXTURE(jobs, "another node goes on with a job from its mirror when th
   join.insert(join.end(), {"--join", first.address});
   const auto second = start_node("second", join);
   const auto third = start_node("third", join);
-  REQUIRE(becomes_true([&] {
-    return nlohmann::json::parse(troupe(second.address, {"nodes", "--json"}).out).size() == 3;
-  }));
+  await_nodes(second.address, 3);
   const auto submitted =
       submit(second.address, "run", {"--steps", "1000000", "--workers", "2", "--checkpoint-every", "200"},
              {"--node", first.address, "--mirror", here.path("mirror").string()});
@@ -428,9 +444,7 @@ TEST_CASE_FIXTURE(jobs, "another node goes on with a job from its mirror when th
 TEST_CASE_FIXTURE(jobs, "a node that ends hands its jobs over after a checkpoint, and stops those that cannot move") {
   auto first = start_node("first");
   const auto second = start_node("second", {"--join", first.address});
-  REQUIRE(becomes_true([&] {
-    return nlohmann::json::parse(troupe(second.address, {"nodes", "--json"}).out).size() == 2;
-  }));
+  await_nodes(second.address, 2);
   REQUIRE(submit(second.address, "moves", {"--steps", "1000000", "--workers", "1"},
                  {"--node", first.address, "--mirror", here.path("mirror").string()})
               .status == exit_status{0, {}});

@@ -179,7 +179,7 @@ TEST_CASE("a job's files are set aside at once and removed later, but for what i
   // With nothing there.
   REQUIRE(jobs->set_aside("night"));
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "night~2"));
-  jobs->sweep();
+  CHECK(jobs->sweep().empty());
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "night~0"));
   CHECK_FALSE(std::filesystem::exists(scratch.path() / "night~1"));
   std::vector<std::string> problems;

@@ -152,9 +152,7 @@ expected<known_job> find_job(const std::vector<std::string>& entries, const std:
 expected<known_job> remove_job(const std::vector<std::string>& entries, const std::string& name,
                                const member_access& how) {
   TROUPE_TRY(auto job, find_job(entries, name, how));
-  if (!job.end)
-    return fail(errc::busy, fmt::format("job {} has not ended: `troupe stop {}` ends it", name, name));
-  // Its host first; the keepers tell each other.
+  // Its host first, which knows best; the keepers tell each other.
   auto nodes = job.what.keepers;
   std::erase(nodes, job.host);
   nodes.insert(nodes.begin(), job.host);
@@ -162,9 +160,12 @@ expected<known_job> remove_job(const std::vector<std::string>& entries, const st
   for (const auto& address : nodes) {
     auto asked = job;
     asked.host = address;
-    if (const auto removed = node_of_job{std::move(asked), how}.ask("remove", {}))
+    const auto removed = node_of_job{std::move(asked), how}.ask("remove", {});
+    if (removed)
       return job;
-    else if (why.code == errc::none)
+    if (removed.error().code == errc::busy)
+      return fail(removed.error());
+    if (why.code == errc::none)
       why = removed.error();
   }
   return fail(std::move(why));

@@ -114,11 +114,17 @@ void job_directory::forget(const std::string& job) const {
   fs::remove_all(of(job), code);
 }
 
-void job_directory::sweep() const {
-  auto code = std::error_code{};
-  for (const auto& each : entries_of(path_))
-    if (each.filename().native().find(aside_mark) != std::string::npos)
-      fs::remove_all(each, code);
+std::vector<std::string> job_directory::sweep() const {
+  std::vector<std::string> problems;
+  for (const auto& each : entries_of(path_)) {
+    if (each.filename().native().find(aside_mark) == std::string::npos)
+      continue;
+    auto code = std::error_code{};
+    fs::remove_all(each, code);
+    if (code)
+      problems.push_back(fmt::format("cannot remove {}: {}", each.string(), code.message()));
+  }
+  return problems;
 }
 
 std::vector<fs::path> job_directory::runs_of(const std::string& job) const {

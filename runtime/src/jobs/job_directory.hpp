@@ -40,8 +40,8 @@ class job_directory {
   /// The job is unknown from now on.
   void forget(const std::string& job) const;
 
-  /// Removes all that was set aside, which takes time.
-  void sweep() const;
+  /// Removes all that was set aside, which takes time. Returns a line for what could not be removed.
+  [[nodiscard]] std::vector<std::string> sweep() const;
 
   [[nodiscard]] std::filesystem::path of(const std::string& job) const { return path_ / job; }
   [[nodiscard]] std::filesystem::path list_of_runs(const std::string& job) const { return of(job) / "runs.jsonl"; }

@@ -260,7 +260,8 @@ void job_host::work(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     if (std::exchange(is_garbage_, false)) {
       lock.unlock();
-      directory_->sweep();
+      for (const auto& problem : directory_->sweep())
+        say("warning: " + problem);
       lock.lock();
     }
     std::erase_if(jobs_, [this](const auto& each) {

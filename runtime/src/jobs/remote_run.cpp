@@ -57,6 +57,7 @@ class local_run : public run_access {
     const auto holder = actors::read_lock_holder(directory_);
     return holder && actors::life_of(*holder, directory_) != actors::holder_life::is_gone;
   }
+  [[nodiscard]] bool is_of_job() const noexcept override { return false; }
   [[nodiscard]] expected<void> end_job(bool /*at_once*/) override {
     return fail(errc::not_found, "the run belongs to no job");
   }
@@ -200,6 +201,8 @@ class remote_run : public run_access {
     const auto status = node_.ask("status", {{"run", run_}});
     return status && status->value("driver", std::string{"none"}) != "none";
   }
+
+  [[nodiscard]] bool is_of_job() const noexcept override { return true; }
 
   [[nodiscard]] expected<void> end_job(bool at_once) override {
     auto told = node_.ask("end", {{"at_once", at_once}});

@@ -30,10 +30,8 @@ using namespace std::chrono_literals;
 /// How long a job that was told to end may be out of reach, and after which time the wait is explained.
 constexpr auto patience_with_job = 60s;
 constexpr auto patience_without_word = 3s;
-/// How long a driver that is to stop at once may be silent before its node kills it.
-constexpr auto patience_with_doomed = 10s;
-/// As `control_client` waits by itself.
-constexpr auto patience_with_driver = 35s;
+/// How long the driver of a job that is to stop at once may be silent before its node kills it.
+constexpr auto patience_before_kill = 10s;
 constexpr auto deaf_driver = "the run's driver does not answer (`troupe stop --now` kills it)";
 
 /// Says what is waited for, unless this is destroyed soon.
@@ -54,7 +52,7 @@ class late_note {
 
 /// As `control_client::ask`; says so when that takes long.
 expected<ordered> ask(control_client& driver, const actors::control_request& request,
-                      std::chrono::milliseconds limit = patience_with_driver,
+                      std::chrono::milliseconds limit = control_client::answer_limit,
                       const char* what = "the run's driver does not answer yet") {
   const auto note = late_note{what};
   return driver.ask(request, limit);
@@ -142,7 +140,7 @@ expected<ordered> await_end_of_job(runtime::run_access& run) {
     const auto now = std::chrono::steady_clock::now();
     if (auto* driver = std::get_if<control_client>(&found)) {
       answered_at = now;
-      if (ask(*driver, actors::watch_request{}, patience_with_driver, deaf_driver))
+      if (ask(*driver, actors::watch_request{}, control_client::answer_limit, deaf_driver))
         return await_end(*driver, run);
       continue;
     }
@@ -190,9 +188,9 @@ int stop(const stop_arguments& given) {
   }
   auto& driver = std::get<control_client>(found);
   // First, so that the end is not missed.
-  const auto patience = given.now ? patience_with_doomed : patience_with_driver;
+  const auto patience = given.now && (*run)->is_of_job() ? patience_before_kill : control_client::answer_limit;
   if (auto watched = ask(driver, actors::watch_request{}, patience); !watched) {
-    if (watched.error().code == errc::unreachable)
+    if (watched.error().code == errc::unreachable && (*run)->is_of_job())
       return stop_job(given, **run, {absence::deaf, watched.error().message});
     return refused("stop", watched.error());
   }

@@ -20,12 +20,14 @@ class control_client {
  public:
   using json = nlohmann::ordered_json;
 
+  /// How long a driver may take to answer: longer than it waits for its trainer.
+  static constexpr auto answer_limit = std::chrono::seconds{35};
+
   explicit control_client(collectives::unique_fd stream) : stream_(std::move(stream)) {}
 
   /// The answer's status. Fails with the driver's refusal, or with `errc::unreachable` if it ends or stays silent.
-  /// Without a limit it waits longer than the driver does for its trainer.
   [[nodiscard]] expected<json> ask(const actors::control_request& request,
-                                   std::chrono::milliseconds limit = std::chrono::seconds{35});
+                                   std::chrono::milliseconds limit = answer_limit);
 
   /// The next event, after a `watch_request`; nothing after `limit`. Fails with `errc::unreachable` at the end of the
   /// connection.

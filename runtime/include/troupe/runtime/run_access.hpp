@@ -37,6 +37,9 @@ class run_access {
   /// Whether it has a driver, or gets another one by itself.
   [[nodiscard]] virtual bool has_driver() = 0;
 
+  /// Whether it is a job's, which `end_job` can end.
+  [[nodiscard]] virtual bool is_of_job() const noexcept = 0;
+
   /// Tells the node of the run's job to end the job, whether its driver has begun a run, is about to be started again,
   /// or does not answer; `at_once`: without a checkpoint. Does not wait for the end. Fails with `errc::not_found` for a
   /// run of this machine, which belongs to no job, and with what the node says.

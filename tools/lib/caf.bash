@@ -40,8 +40,8 @@ caf_flags() {
 # Whether a prefix contains a complete CAF. An interrupted build never gets there, because the rename is its last step.
 caf_is_whole() {
   local file
-  for file in lib/cmake/CAF/CAFConfig.cmake lib/cmake/CAF/CAFTargets-release.cmake include/caf/openssl/manager.hpp \
-    lib/libcaf_core.a lib/libcaf_io.a lib/libcaf_openssl.a; do
+  for file in lib/cmake/CAF/CAFConfig.cmake lib/cmake/CAF/CAFTargets-release.cmake include/caf/io/middleman.hpp \
+    lib/libcaf_core.a lib/libcaf_io.a; do
     [[ -s $1/$file ]] || return 1
   done
 }
@@ -84,7 +84,7 @@ CMAKE
 }
 
 # Prints the archives that apt is configured with, Debian's own first, without security archives, which lack other suites.
-# Then Debian's main archive, for systems such as Ubuntu.
+# Then TROUPE_DEBIAN_ARCHIVE, for systems such as Ubuntu, whose archives lack Debian's suites.
 apt_mirrors() {
   local uris
   # shellcheck disable=SC2016 # the format is apt's
@@ -93,8 +93,12 @@ apt_mirrors() {
     # Without package lists, apt still prints where it would get them.
     uris=$(apt-get update --print-uris 2>/dev/null | sed -n "s|^'\(.*\)/dists/.*|\1|p" || true)
   fi
-  printf '%s\n' "$uris" http://deb.debian.org/debian | sed 's|/*$||' | grep -v -e security -e '^$' |
-    awk '!seen[$0]++ { if (/\/debian$/) print; else others = others $0 "\n" } END { printf "%s", others }'
+  printf '%s\n' "$uris" | awk -v named="${TROUPE_DEBIAN_ARCHIVE:-}" '
+    { sub(/\/*$/, "") }
+    /^$/ || /security/ || seen[$0]++ { next }
+    /\/debian$/ { print; next }
+    { others = others $0 "\n" }
+    END { printf "%s", others; if (named != "") print named }'
 }
 
 # Writes a separate apt configuration. Read after the system's, it uses a single source list and keeps all state under
@@ -193,6 +197,7 @@ fetch_caf_source() {
     show_log "$log"
     stop 1 "Could not get the source package actor-framework from Debian's experimental suite." \
       "The log is in $log. Is the network there?" \
+      "Where apt's sources name no archive of Debian, as on Ubuntu, name one: TROUPE_DEBIAN_ARCHIVE=URL $0" \
       "Otherwise put the source archive with SHA-256 $caf_sha256 at $caf_source," \
       "or install CAF $caf_version or later and put its prefix into CMAKE_PREFIX_PATH."
   fi
@@ -204,12 +209,15 @@ fetch_caf_source() {
   rm -rf "$dir"
 }
 
-# compile_caf FLAVOUR DIR LOG: configures, builds and installs the source in DIR/source to DIR/prefix.
+# compile_caf FLAVOUR VERSION DIR LOG: configures, builds and installs the source in DIR/source to DIR/prefix. Only the modules that Troupe
+# links: its TLS lies below CAF.
 compile_caf() {
-  local flavour=$1 dir=$2 log=$3
+  local flavour=$1 version=$2 dir=$3 log=$4
   local -a options=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON
-    -DCAF_ENABLE_EXAMPLES=OFF -DCAF_ENABLE_TESTING=OFF -DCAF_ENABLE_TOOLS=OFF
-    -DCMAKE_INSTALL_PREFIX="$dir/prefix" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_CXX_FLAGS="$(caf_flags "$flavour")")
+    -DCAF_ENABLE_EXAMPLES=OFF -DCAF_ENABLE_TESTING=OFF -DCAF_ENABLE_TOOLS=OFF -DCAF_ENABLE_OPENSSL_MODULE=OFF
+    -DCMAKE_INSTALL_PREFIX="$dir/prefix" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_CXX_FLAGS="$(caf_flags "$flavour")"
+    -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG")
+  [[ $version != "$caf_version" ]] || options+=(-DCMAKE_PROJECT_CAF_INCLUDE="$troupe_root/tools/cmake/CafUnity.cmake")
   run_logged "Configuring CAF" "$log" cmake -S "$dir/source" -B "$dir/build" "${options[@]}"
   run_logged "Building CAF" "$log" cmake --build "$dir/build" -j "$(parallel_jobs)"
   run_logged "Installing CAF" "$log" cmake --install "$dir/build"
@@ -222,7 +230,7 @@ build_caf() {
   local flavour=$1 cache log work version started=$SECONDS
   cache=$(troupe_cache)
   log=$(new_log "caf-$flavour")
-  say_phase "Building CAF $caf_version ($flavour), about 2-3 minutes on two cores, once. Log: $log"
+  say_phase "Building CAF $caf_version ($flavour), about a minute on two cores, once. Log: $log"
   fetch_caf_source "$log"
   version=$(source_version "$caf_source")
   # We hold the lock, so remains of an interrupted build can be removed.
@@ -230,7 +238,7 @@ build_caf() {
   rm -rf "$work"
   mkdir -p "$work/source"
   run_logged "Unpacking $caf_source" "$log" tar -xf "$caf_source" -C "$work/source" --strip-components=1
-  compile_caf "$flavour" "$work" "$log"
+  compile_caf "$flavour" "$version" "$work" "$log"
   rm -rf "$cache/caf-$version-$flavour"
   mv -T "$work/prefix" "$cache/caf-$version-$flavour"
   rm -rf "$work"

@@ -1,23 +1,27 @@
 # Sourced by tools/package: a container image of the Debian packages.
 # shellcheck shell=bash
 
-# The archives of this machine's distribution, as lines for a sources.list. In a file of apt's configuration may be others, too.
+# Prints the archives of this machine's distribution, as lines for a sources.list. apt's sources may name others, too. Where they name none,
+# a Debian system takes TROUPE_DEBIAN_ARCHIVE.
 own_archives() {
   local id codename
   id=$(. /etc/os-release && printf '%s' "$ID")
   codename=$(. /etc/os-release && printf '%s' "$VERSION_CODENAME")
-  # shellcheck disable=SC2016 # the format is apt's
-  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
-    awk -v codename="$codename" '
-      { sub(/\/$/, "", $1) }
-      ($2 == codename || $2 == codename "-updates" || $2 == codename "-security") && ($3 == "main" || $3 == "universe") && !seen[$0]++ {
-        print "deb", $1, $2, $3; found = 1
-      }
-      END { exit !found }' && return
-  case $id in
-    ubuntu) printf 'deb http://archive.ubuntu.com/ubuntu %s main universe\n' "$codename" ;;
-    *) printf 'deb http://deb.debian.org/debian %s main\n' "$codename" ;;
-  esac
+  {
+    # shellcheck disable=SC2016 # the format is apt's
+    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null || true
+    # Without package lists, apt still prints where it would get them.
+    apt-get update --print-uris 2>/dev/null | sed -n "s|^'\(.*\)/dists/\([^/]*\)/\([^/]*\)/binary-.*|\1 \2 \3|p" || true
+  } | awk -v codename="$codename" '
+    { sub(/\/$/, "", $1) }
+    ($2 == codename || $2 == codename "-updates" || $2 == codename "-security") && ($3 == "main" || $3 == "universe") && !seen[$0]++ {
+      print "deb", $1, $2, $3; found = 1
+    }
+    END { exit !found }' && return
+  [[ $id == debian && -n ${TROUPE_DEBIAN_ARCHIVE:-} ]] ||
+    stop 1 "apt's sources name no archive of this distribution ($id $codename)." \
+      "Add it to them, or, on Debian, name it: TROUPE_DEBIAN_ARCHIVE=URL $0"
+  printf 'deb %s %s main\n' "${TROUPE_DEBIAN_ARCHIVE%/}" "$codename"
 }
 
 # make_root PACKAGES-DIRECTORY TAR LOG: the archive of a minimal root directory in which the package troupe is installed.

@@ -1,4 +1,4 @@
-# Sourced by tools/check and .ci/run: format, scripts and clang-tidy, the same for both.
+# Sourced by tools/check and .ci/run: format, scripts, class names and clang-tidy, the same for both.
 # shellcheck shell=bash
 : "${troupe_root:?is set by build.bash}"
 
@@ -81,6 +81,15 @@ check_scripts() {
     tools/lib/*.bash tests/support/run_fuzzer tests/package/package_test tests/package/second_hour tests/package/lib.bash \
     tests/package/descriptions tests/package/debian_packages tests/package/bare_root tests/package/ssh_nodes tests/package/slurm \
     tools/deploy/ssh-nodes tools/deploy/slurm.sbatch tools/deploy/debian/p* .ci/run
+}
+
+# A qualified name belongs to one class. The tests are not read.
+check_class_names() {
+  cd "$troupe_root" || return
+  if ! all_sources | grep -v '^tests/' | awk -f tools/lib/class_names.awk; then
+    say "To mend it: rename the narrower class, or make the definitions one"
+    return 1
+  fi
 }
 
 # lint_units PRESET: of the files on standard input, the sources that clang-tidy is to read, in the same order: a source that

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "worker/group/membership.hpp"
+#include "worker/group/group_membership.hpp"
 #include "worker/life/activity.hpp"
 #include "worker/life/command_inbox.hpp"
 #include "worker/life/driver_client.hpp"
@@ -36,12 +36,12 @@ using step_body = std::function<void(step_driver&)>;
 /// One worker's training, from `begin_training` to the end of the training function: what stands behind a
 /// `train_context`. It puts the parts of a worker together, each of which owns one concern:
 ///
-///   membership    the protocol, the group, joining and leaving (its `worker_group`, `state_stager`, `state_catch_up`)
-///   checkpointer  this worker's share of the checkpoints
-///   step_barrier  what the ranks agree on at the end of a step
-///   evaluator     evaluations that are split over the workers
-///   step_loop     one loop of steps, its boundaries, and how a joiner gets there
-///   step_driver   the steps of that loop, over a host or device `gradient_exchange`, with a `redundant_checker`
+///   group_membership  the protocol, the group, joining, leaving (its `worker_group`, `state_stager`, `state_catch_up`)
+///   checkpointer      this worker's share of the checkpoints
+///   step_barrier      what the ranks agree on at the end of a step
+///   evaluator         evaluations that are split over the workers
+///   step_loop         one loop of steps, its boundaries, and how a joiner gets there
+///   step_driver       the steps of that loop, over a host or device `gradient_exchange`, with a `redundant_checker`
 ///
 /// Used by the training thread, but for `command`, `abort`, `describe` and `beat`, which come from any thread.
 class train_context::impl {
@@ -106,7 +106,7 @@ class train_context::impl {
 
   // -- for step_loop and step_driver
 
-  [[nodiscard]] runtime::membership& members() noexcept { return members_; }
+  [[nodiscard]] runtime::group_membership& members() noexcept { return members_; }
   [[nodiscard]] runtime::checkpointer& checkpoints() noexcept { return checkpoints_; }
   [[nodiscard]] runtime::command_inbox& commands() noexcept { return commands_; }
   [[nodiscard]] runtime::driver_client& client() noexcept { return driver_; }
@@ -211,7 +211,7 @@ class train_context::impl {
   std::atomic<bool> stop_requested_{false};
   runtime::metrics_pusher pusher_;
   runtime::checkpointer checkpoints_;
-  runtime::membership members_;
+  runtime::group_membership members_;
   runtime::step_barrier barrier_;
   runtime::evaluator evaluator_;
   step_id restored_step_;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "worker/group/membership.hpp"
+#include "worker/group/group_membership.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@ class evaluator {
  public:
   using evaluation = std::function<void(std::span<const std::uint64_t>, std::span<double>)>;
 
-  evaluator(const run_settings& settings, membership& members, activity& doing)
+  evaluator(const run_settings& settings, group_membership& members, activity& doing)
       : settings_(settings), members_(members), activity_(doing) {}
 
   /// The sums over `samples` samples. Repeats the evaluation where the group is lost on the way, unless another member
@@ -32,7 +32,7 @@ class evaluator {
   [[nodiscard]] std::vector<double> take_from_members();
 
   const run_settings& settings_;
-  membership& members_;
+  group_membership& members_;
   activity& activity_;
   bool survives_loss_ = true;
 };

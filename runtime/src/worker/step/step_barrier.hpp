@@ -1,6 +1,6 @@
 #pragma once
 
-#include "worker/group/membership.hpp"
+#include "worker/group/group_membership.hpp"
 #include "worker/life/command_inbox.hpp"
 #include "worker/state/checkpointer.hpp"
 
@@ -14,7 +14,7 @@ namespace troupe::runtime {
 /// state that they have. Used by the training thread.
 class step_barrier {
  public:
-  step_barrier(membership& members, checkpointer& checkpoints, command_inbox& commands, tracked_state& state)
+  step_barrier(group_membership& members, checkpointer& checkpoints, command_inbox& commands, tracked_state& state)
       : members_(members), checkpoints_(checkpoints), commands_(commands), state_(state) {}
 
   /// The reduced gradient of `step` is here. On return the step is committed. Throws `exception`: `errc::aborted` where
@@ -25,7 +25,7 @@ class step_barrier {
   [[nodiscard]] std::optional<std::uint64_t> digest_to_compare(step_id step) const;
   [[noreturn]] void report_different_replicas(step_id step);
 
-  membership& members_;
+  group_membership& members_;
   checkpointer& checkpoints_;
   command_inbox& commands_;
   tracked_state& state_;

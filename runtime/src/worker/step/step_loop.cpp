@@ -155,11 +155,11 @@ void step_loop::stage(step_id step, const actors::stage_state& what) {
 bool step_loop::join() {
   for (;;)
     switch (session_.members().regroup({})) {
-    case runtime::membership::outcome::placed:
+    case runtime::group_membership::outcome::placed:
       return true;
-    case runtime::membership::outcome::skips_loop:
+    case runtime::group_membership::outcome::skips_loop:
       return false;
-    case runtime::membership::outcome::follows:
+    case runtime::group_membership::outcome::follows:
       follow();
       break;
     }

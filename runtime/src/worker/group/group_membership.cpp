@@ -1,4 +1,4 @@
-#include "worker/group/membership.hpp"
+#include "worker/group/group_membership.hpp"
 
 #include "worker/state/state_transfer.hpp"
 
@@ -23,8 +23,9 @@ std::chrono::milliseconds group_deadline(const run_settings& settings) {
 
 } // namespace
 
-membership::membership(const begin_training& begin, driver_client& driver, tracked_state& state,
-                       checkpointer& checkpoints, metrics_pusher& pusher, activity& doing, device_factories factories)
+group_membership::group_membership(const begin_training& begin, driver_client& driver, tracked_state& state,
+                                   checkpointer& checkpoints, metrics_pusher& pusher, activity& doing,
+                                   device_factories factories)
     : begin_(begin),
       driver_(driver),
       state_(state),
@@ -44,7 +45,7 @@ membership::membership(const begin_training& begin, driver_client& driver, track
   group_.begin_generation(begin.place);
 }
 
-void membership::form_first() {
+void group_membership::form_first() {
   try {
     if (auto reason = protocol_.lock()->abort_reason())
       throw exception{std::move(*reason)};
@@ -56,7 +57,7 @@ void membership::form_first() {
   }
 }
 
-collectives::communicator& membership::communicator() {
+collectives::communicator& group_membership::communicator() {
   if (!protocol_.lock()->has_state())
     throw exception{
         errc::invalid_argument,
@@ -67,7 +68,7 @@ collectives::communicator& membership::communicator() {
 
 // -- a lost group -----------------------------------------------------------------------------------------------------
 
-membership::outcome membership::regroup(error reason, position where) {
+group_membership::outcome group_membership::regroup(error reason, position where) {
   auto scope = activity::scope{activity_, activity_kind::control};
   if (exit_reason_)
     throw exception{errc::timed_out,
@@ -120,7 +121,7 @@ membership::outcome membership::regroup(error reason, position where) {
   }
 }
 
-bool membership::has_to_save(error reason) {
+bool group_membership::has_to_save(error reason) {
   auto scope = activity::scope{activity_, activity_kind::control};
   // The process may end once the driver knows.
   pusher_.flush();
@@ -135,7 +136,7 @@ bool membership::has_to_save(error reason) {
   return last != nullptr;
 }
 
-void membership::save_before_end() {
+void group_membership::save_before_end() {
   auto scope = activity::scope{activity_, activity_kind::control};
   stager_.abort(*exit_reason_);
   checkpoints_.abandon();
@@ -146,17 +147,17 @@ void membership::save_before_end() {
     throw exception{*exit_reason_};
 }
 
-void membership::leave_if_asked() {
+void group_membership::leave_if_asked() {
   if (exit_reason_)
     save_and_leave(*exit_reason_);
 }
 
-void membership::save_and_leave(error reason) {
+void group_membership::save_and_leave(error reason) {
   value_or_throw(save_last_copy());
   throw exception{std::move(reason)};
 }
 
-expected<void> membership::save_last_copy() {
+expected<void> group_membership::save_last_copy() {
   const auto still = quiet();
   auto saved = checkpoints_.save_last_copy(gate_, protocol().place());
   // `not_found` means that nothing is tracked.
@@ -166,7 +167,7 @@ expected<void> membership::save_last_copy() {
   return {};
 }
 
-next_generation membership::report(error reason, std::vector<rank_id> unreachable) {
+next_generation group_membership::report(error reason, std::vector<rank_id> unreachable) {
   // Two statements, so that the lock is not held while the driver decides.
   const auto message = protocol_.lock()->report(std::move(reason), std::move(unreachable));
   auto next = driver_.regroup(message);
@@ -176,7 +177,7 @@ next_generation membership::report(error reason, std::vector<rank_id> unreachabl
   return std::move(*next);
 }
 
-bool membership::form(const member_place& place, error& lost) {
+bool group_membership::form(const member_place& place, error& lost) {
   pusher_.set_rank(place.place.rank);
   group_.begin_generation(place.place);
   try {
@@ -197,7 +198,7 @@ bool membership::form(const member_place& place, error& lost) {
   }
 }
 
-void membership::exchange_state(const member_place& next) {
+void group_membership::exchange_state(const member_place& next) {
   if (next.joiners.empty())
     return;
   auto extras = transferred_extras{checkpoints_.metrics()};
@@ -207,7 +208,7 @@ void membership::exchange_state(const member_place& next) {
 }
 
 /// A member that was ahead sends the result of the last evaluation to those that were behind.
-void membership::share_last_evaluation(const member_place& next) {
+void group_membership::share_last_evaluation(const member_place& next) {
   if (!next.evaluation_source)
     return;
   const auto& mine = protocol().last_evaluation();
@@ -219,12 +220,12 @@ void membership::share_last_evaluation(const member_place& next) {
   protocol_.lock()->on_evaluated(next.evaluations, std::move(values));
 }
 
-void membership::prepare_checkpoints() {
+void group_membership::prepare_checkpoints() {
   if (prepares_checkpoints_)
     checkpoints_.prepare(protocol().place());
 }
 
-void membership::note_commit(step_id step) {
+void group_membership::note_commit(step_id step) {
   const auto now = std::chrono::steady_clock::now();
   if (auto from = std::exchange(pause_began_, std::nullopt)) {
     const auto pause = std::chrono::duration_cast<std::chrono::microseconds>(now - *from).count();
@@ -235,11 +236,11 @@ void membership::note_commit(step_id step) {
 
 // -- the members' steps, on a joiner ---------------------------------------------------------------------------------
 
-staging_means membership::means(expected<exchange_result> (driver_client::*exchange)(const exchange_request&)) {
+staging_means group_membership::means(expected<exchange_result> (driver_client::*exchange)(const exchange_request&)) {
   return {data_plane_of(begin_, driver_.group_secret()), driver_, exchange, group_.shared_memory()};
 }
 
-expected<void> membership::take_staged_state() {
+expected<void> group_membership::take_staged_state() {
   auto scope = activity::scope{activity_, activity_kind::control};
   auto extras = transferred_extras{};
   const auto place = *protocol_.lock()->staging();
@@ -249,7 +250,7 @@ expected<void> membership::take_staged_state() {
   return {};
 }
 
-expected<staged_frame*> membership::look_at_frame() {
+expected<staged_frame*> group_membership::look_at_frame() {
   auto scope = activity::scope{activity_, activity_kind::control};
   auto frame = catch_up_.frame();
   if (!frame)
@@ -260,7 +261,7 @@ expected<staged_frame*> membership::look_at_frame() {
   return frame;
 }
 
-expected<std::span<const std::byte>> membership::gradient_of_members(step_id step) {
+expected<std::span<const std::byte>> group_membership::gradient_of_members(step_id step) {
   TROUPE_TRY(auto frame, look_at_frame());
   const auto* gradient = std::get_if<gradient_frame>(frame);
   if (gradient == nullptr || gradient->step != step)
@@ -275,7 +276,7 @@ expected<std::span<const std::byte>> membership::gradient_of_members(step_id ste
 
 // -- from any thread --------------------------------------------------------------------------------------------------
 
-void membership::abort(const abort_training& message) {
+void group_membership::abort(const abort_training& message) {
   switch (protocol_.lock()->on_abort(message)) {
   case actors::abort_effect::none:
     return;
@@ -287,7 +288,7 @@ void membership::abort(const abort_training& message) {
   }
 }
 
-void membership::beat(worker_beat& into) noexcept {
+void group_membership::beat(worker_beat& into) noexcept {
   {
     const auto protocol = protocol_.lock();
     into.generation = protocol->generation();

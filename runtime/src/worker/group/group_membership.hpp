@@ -29,11 +29,11 @@ namespace troupe::runtime {
 /// This worker's membership: drives its half of the protocol, and applies its decisions to the group, the state of
 /// joiners and the checkpoints in flight. Used by the training thread, except for `abort` and `beat`. Throws
 /// `exception` if the run cannot continue.
-class membership {
+class group_membership {
  public:
   /// The references outlive this object.
-  membership(const begin_training& begin, driver_client& driver, tracked_state& state, checkpointer& checkpoints,
-             metrics_pusher& pusher, activity& doing, device_factories factories);
+  group_membership(const begin_training& begin, driver_client& driver, tracked_state& state, checkpointer& checkpoints,
+                   metrics_pusher& pusher, activity& doing, device_factories factories);
 
   /// For the training thread, without the lock: what an abort does not change (place, steps, commands, evaluations,
   /// loop). Questions about the state itself (`has_state`, `follows`, `staging`, ...) go through `locked`.

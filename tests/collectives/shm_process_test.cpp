@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <built.hpp>
 #include <chrono>
 #include <csignal>
 #include <doctest/doctest.h>
@@ -41,6 +42,7 @@ class rank_process {
     const unique_fd theirs{sockets[1]};
     progress_ = static_cast<std::atomic<std::uint32_t>*>(
         ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, page.get(), 0));
+    const auto program = built("tests/bin/shm_child");
     pid_ = ::fork();
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -49,7 +51,7 @@ class rank_process {
       const auto counts = ::fcntl(page.get(), F_DUPFD_CLOEXEC, 10);
       ::dup2(commands, 3);
       ::dup2(counts, 4);
-      ::execl(TROUPE_SHM_CHILD, TROUPE_SHM_CHILD, nullptr);
+      ::execl(program.c_str(), program.c_str(), nullptr);
       ::_exit(127);
     }
   }

@@ -1,3 +1,4 @@
+#include <built.hpp>
 #include <processes.hpp>
 
 #include <troupe/data/csv.hpp>
@@ -53,10 +54,10 @@ struct runs {
   [[nodiscard]] outcome run(const std::string& name, const std::string& workers,
                             const std::string& epoch_end = "run_on", const std::string& kill = "nobody",
                             const std::string& steps = "40") const {
-    auto process =
-        child_process{{{TROUPE_TABULAR_RUN, file(), workers, scratch.path().string(), name, epoch_end, kill, steps},
-                       {{"TROUPE_KEYS", (scratch.path() / "keys").string()}}},
-                      scratch.path() / ("output-" + name + steps)};
+    auto process = child_process{
+        {{built("tests/bin/data_tabular_run"), file(), workers, scratch.path().string(), name, epoch_end, kill, steps},
+         {{"TROUPE_KEYS", (scratch.path() / "keys").string()}}},
+        scratch.path() / ("output-" + name + steps)};
     auto status = process.wait();
     auto text = read_file(scratch.path() / name / "result.json");
     return {status, nlohmann::json::parse(text, nullptr, false), process.err()};

@@ -1,5 +1,6 @@
 #include "image_files.hpp"
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 #include <processes.hpp>
 
@@ -37,7 +38,7 @@ TEST_CASE("the example learns a folder of images, to the same bits on any number
     const auto name = "workers-" + workers;
     std::filesystem::create_directory(scratch.path() / name);
     auto process = child_process{{{"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", (scratch.path() / name).string(),
-                                   TROUPE_LEARN_IMAGES, (scratch.path() / "images").string(), workers},
+                                   built("bin/examples/learn_images"), (scratch.path() / "images").string(), workers},
                                   {{"TROUPE_KEYS", (scratch.path() / "keys").string()}}},
                                  scratch.path() / ("output-" + name)};
     auto status = process.wait();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <built.hpp>
+
 #include <cstdlib>
 #include <filesystem>
 
@@ -8,7 +10,7 @@ namespace troupe::testing {
 /// The directory of files written by another program: the checkout's, or fresh ones.
 inline std::filesystem::path sample_files() {
   const auto* fresh = std::getenv("TROUPE_DATA_SAMPLES");
-  return fresh != nullptr ? fresh : TROUPE_TEST_DATA;
+  return fresh != nullptr ? fresh : sources("tests/data/data_sets");
 }
 
 } // namespace troupe::testing

@@ -1,3 +1,4 @@
+#include <built.hpp>
 #include <processes.hpp>
 
 #include <doctest/doctest.h>
@@ -17,7 +18,7 @@ struct tabular_runs {
   [[nodiscard]] std::string file(const std::string& name) const { return (scratch.path() / name).string(); }
 
   [[nodiscard]] child_process start(const std::string& name, std::vector<std::string> more) const {
-    std::vector<std::string> argv{TROUPE_TABULAR, "--storage", file("runs"), "--name", name};
+    std::vector<std::string> argv{built("bin/tabular"), "--storage", file("runs"), "--name", name};
     argv.insert(argv.end(), more.begin(), more.end());
     return {{std::move(argv), {{"TROUPE_KEYS", file("keys")}}}, scratch.path() / ("output-" + name)};
   }

@@ -6,7 +6,7 @@ using namespace troupe::testing;
 
 namespace {
 
-std::string trained_state(const char* charlm, const std::string& workers) {
+std::string trained_state(const std::string& charlm, const std::string& workers) {
   scratch_runs here;
   auto argv = here.charlm(
       "run", {"--use-gpu", "--gpus-per-worker", "0.5", "--batch", "32", "--steps", "8", "--workers", workers});
@@ -21,8 +21,8 @@ std::string trained_state(const char* charlm, const std::string& workers) {
 } // namespace
 
 TEST_CASE("kernels compiled by nvcc train to the same bits as those compiled by the host's compiler") {
-  const auto by_host = trained_state(TROUPE_CHARLM, "1");
+  const auto by_host = trained_state(built("tests/fake_cuda/bin/charlm"), "1");
   CHECK(by_host.size() == 64);
-  CHECK(trained_state(TROUPE_PTX_CHARLM, "1") == by_host);
-  CHECK(trained_state(TROUPE_PTX_CHARLM, "2") == by_host);
+  CHECK(trained_state(built("tests/fake_cuda/bin/ptx/charlm"), "1") == by_host);
+  CHECK(trained_state(built("tests/fake_cuda/bin/ptx/charlm"), "2") == by_host);
 }

@@ -28,8 +28,8 @@ struct predictions {
 
   /// Trains the model up to this step, from where it is.
   void train(int steps) {
-    auto trained =
-        here.run({TROUPE_INFERENCE_RUN, "train", here.path("runs").string(), "model", std::to_string(steps)});
+    auto trained = here.run(
+        {built("tests/bin/inference_run"), "train", here.path("runs").string(), "model", std::to_string(steps)});
     INFO(trained.err);
     REQUIRE(trained.status == exit_status{0, {}});
     model = trained.out.substr(0, trained.out.find('\n'));
@@ -38,7 +38,7 @@ struct predictions {
   [[nodiscard]] outcome run(const std::string& name, const std::string& output, const std::string& workers,
                             const std::string& nodes = "", const std::string& kill = "nobody",
                             std::uint64_t rows = all_rows) {
-    return here.run({TROUPE_INFERENCE_RUN, "predict", here.path("runs").string(), name, model,
+    return here.run({built("tests/bin/inference_run"), "predict", here.path("runs").string(), name, model,
                      here.path(output).string(), std::to_string(rows), workers, nodes, kill});
   }
 

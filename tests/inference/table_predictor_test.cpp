@@ -2,6 +2,7 @@
 #include <troupe/inference/table_predictor.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <processes.hpp>
@@ -21,7 +22,7 @@ struct learned_table {
   [[nodiscard]] serialization::checkpoint learn(const std::string& table) const {
     write_file(scratch.path() / "table.csv", table);
     auto process = child_process{{{"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", scratch.path().string(),
-                                   TROUPE_LEARN_TABLE, "table.csv", "y", "1"},
+                                   built("bin/examples/learn_table"), "table.csv", "y", "1"},
                                   {{"TROUPE_KEYS", (scratch.path() / "keys").string()}}},
                                  scratch.path() / "output"};
     const auto status = process.wait();

@@ -70,7 +70,7 @@ TEST_CASE("every checkpoint that is due is taken or counted as skipped, and chan
 
 TEST_CASE("the best checkpoints stay besides the latest, and the result names them, and the best with its score") {
   scratch_runs here;
-  const auto ran = here.run({program(TROUPE_MISBEHAVING), "keep the best", "2", here.path("runs").string(), "run"});
+  const auto ran = here.run({misbehaving_program(), "keep the best", "2", here.path("runs").string(), "run"});
   INFO(ran.err);
   REQUIRE(ran.status == exit_status{0, {}});
   const auto result = here.result("run");
@@ -167,7 +167,7 @@ TEST_CASE("workers without access to the driver's directory stream automatically
   test_run t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   fs::create_directories(t.here.path("runs"));
-  auto script = "mount -t tmpfs none " + t.here.path("runs").string() + " 2>/dev/null && exec " TROUPE_CAF_NODE;
+  auto script = "mount -t tmpfs none " + t.here.path("runs").string() + " 2>/dev/null && exec " + caf_node_program();
   if (t.here.run({"/usr/bin/unshare", "-m", "sh", "-c", "mount -t tmpfs none " + t.here.path("runs").string()})
           .status != exit_status{0, {}}) {
     std::puts("SKIP: no right to make a mount namespace");
@@ -235,13 +235,13 @@ TEST_CASE("a full disk costs checkpoints, but neither the old one nor the traini
   CHECK(wanted == stored_state(result["latest_checkpoint"].get<std::string>()));
 }
 
-#ifdef TROUPE_SLOW_DISK
+#ifdef TROUPE_WITH_SLOW_DISK
 TEST_CASE("a disk that is 100 times too slow costs checkpoints, but not the training") {
   test_run t;
   auto wanted = t.succeed("undisturbed", {"--workers", "1"})["state_sha256"];
   // Writing a state of 100 KB takes a second, and its syncs five seconds.
   auto slow =
-      std::map<std::string, std::string>{{"LD_PRELOAD", TROUPE_SLOW_DISK},
+      std::map<std::string, std::string>{{"LD_PRELOAD", built("lib/libslow_disk.so")},
                                          {"TROUPE_SLOW_DIRECTORY", t.here.run_directory("slow") / "checkpoints"},
                                          {"TROUPE_SLOW_BYTES_PER_SECOND", "100000"},
                                          {"TROUPE_SLOW_SYNC_MS", "300"}};

@@ -43,7 +43,7 @@ class cluster {
 
   /// Runs `troupe certs` where the authority is.
   std::string certs(std::vector<std::string> words) {
-    words.insert(words.begin(), {program(TROUPE_TOOL), "certs"});
+    words.insert(words.begin(), {troupe_program(), "certs"});
     auto ran = here.run(words, {{"TROUPE_KEYS", here.path("authority").string()}});
     INFO(ran.out << ran.err);
     REQUIRE(ran.status == exit_status{0, {}});
@@ -78,9 +78,9 @@ class cluster {
   [[nodiscard]] running_node start_node(int node) {
     auto argv = network_->at_node(static_cast<std::size_t>(node));
     argv.insert(argv.begin(), "/usr/bin/env");
-    argv.insert(argv.end(), {program(TROUPE_CAF_NODE), "--listen",
-                             private_network::address_of(static_cast<std::size_t>(node)) + ":0", "--program-dir",
-                             scratch_runs::programs()});
+    argv.insert(argv.end(),
+                {caf_node_program(), "--listen", private_network::address_of(static_cast<std::size_t>(node)) + ":0",
+                 "--program-dir", scratch_runs::programs()});
     return here.await_node(here.start(std::move(argv), {{"TROUPE_KEYS", keys_of_node(node).string()}}));
   }
 
@@ -212,11 +212,11 @@ TEST_CASE_FIXTURE(cluster,
                   "a node beyond loopback starts the programs of one directory, and does not start without one") {
   if (!is_possible())
     return;
-  auto ran = here.run({program(TROUPE_CAF_NODE), "--listen", "127.0.0.1:0", "--insecure"});
+  auto ran = here.run({caf_node_program(), "--listen", "127.0.0.1:0", "--insecure"});
   CHECK(ran.status == exit_status{1, {}});
   CHECK(contains(ran.err, "--program-dir"));
   // It does not come to the port, which this namespace does not have.
-  ran = here.run({program(TROUPE_CAF_NODE), "--listen", private_network::address_of(0) + ":0"},
+  ran = here.run({caf_node_program(), "--listen", private_network::address_of(0) + ":0"},
                  {{"TROUPE_KEYS", keys_of_node(0).string()}});
   CHECK(ran.status == exit_status{1, {}});
   CHECK(contains(ran.err, "listens beyond loopback"));

@@ -105,7 +105,7 @@ TEST_CASE("a node survives connections that send garbage or nothing") {
 TEST_CASE("an address other than loopback without cluster keys fails with the commands that make them") {
   scratch_runs here;
   for (const auto* address : {"0.0.0.0:0", "192.0.2.1:0", "[::]:0"}) {
-    auto ran = here.run({TROUPE_CAF_NODE, "--listen", address});
+    auto ran = here.run({caf_node_program(), "--listen", address});
     INFO(ran.err);
     CHECK(ran.status == exit_status{1, {}});
     CHECK(contains(ran.err, "troupe certs init"));

@@ -25,7 +25,7 @@ struct control {
   scratch_runs here;
 
   [[nodiscard]] std::vector<std::string> arguments(std::vector<std::string> words) const {
-    words.insert(words.begin(), program(TROUPE_TOOL));
+    words.insert(words.begin(), troupe_program());
     return words;
   }
 
@@ -201,8 +201,7 @@ TEST_CASE("who watches sees the run's events, and its exit code") {
     driver.wait();
   }
   SUBCASE("that has failed") {
-    const auto failed =
-        t.here.run({program(TROUPE_MISBEHAVING), "throw always", "2", t.here.path("runs").string(), "run"});
+    const auto failed = t.here.run({misbehaving_program(), "throw always", "2", t.here.path("runs").string(), "run"});
     REQUIRE(failed.status == exit_status{1, {}});
     const auto watched = t.tool({"watch", "run"});
     CHECK(watched.status == exit_status{1, {}});
@@ -273,7 +272,7 @@ TEST_CASE("a run without its driver is told apart, and another driver that takes
 
 TEST_CASE("what workers write is shown by rank, and followed until the run ends") {
   control t;
-  auto driver = t.here.start({program(TROUPE_MISBEHAVING), "sleep", "2", t.here.path("runs").string(), "run"});
+  auto driver = t.here.start({misbehaving_program(), "sleep", "2", t.here.path("runs").string(), "run"});
   t.here.await_step(driver, "run", 1);
   auto followed =
       t.here.start(t.arguments({"logs", "run", "--rank", "1", "-f", "--storage", t.here.path("runs").string()}));

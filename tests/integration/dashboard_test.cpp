@@ -40,8 +40,7 @@ struct served_runs {
   served_runs() { std::filesystem::create_directories(here.path("runs")); }
 
   void serve(std::vector<std::string> more = {}) {
-    std::vector<std::string> argv{program(TROUPE_TOOL), "dashboard", here.path("runs").string(), "--listen",
-                                  "127.0.0.1:0"};
+    std::vector<std::string> argv{troupe_program(), "dashboard", here.path("runs").string(), "--listen", "127.0.0.1:0"};
     argv.insert(argv.end(), more.begin(), more.end());
     server.emplace(here.start(std::move(argv)));
     REQUIRE(becomes_true([&] { return server->out().find('\n') != std::string::npos || !server->running(); }));
@@ -114,11 +113,11 @@ TEST_CASE("a dashboard lists runs, tells their story, and has their drivers paus
   CHECK(t.here.result("run")["status"] == "stopped");
   CHECK(t.post("/api/steer?run=run&do=stop", own_header) == 503);
   CHECK(becomes_true([&] { return t.get("/api/run?name=run")["status"]["state"] == "stopped"; }));
-  const auto plotted = t.here.run({program(TROUPE_TOOL), "plot", t.here.run_directory("run").string()});
+  const auto plotted = t.here.run({troupe_program(), "plot", t.here.run_directory("run").string()});
   CHECK(plotted.status == exit_status{0, {}});
   CHECK(contains(plotted.out, "loss"));
   CHECK(contains(plotted.out, "⠁") + contains(plotted.out, "⡀") + contains(plotted.out, "─") > 0);
-  const auto missing = t.here.run({program(TROUPE_TOOL), "plot", t.here.run_directory("run").string(), "lost"});
+  const auto missing = t.here.run({troupe_program(), "plot", t.here.run_directory("run").string(), "lost"});
   CHECK(missing.status == exit_status{2, {}});
   CHECK(contains(missing.err, "loss"));
 }
@@ -145,8 +144,7 @@ TEST_CASE("requests by another name, of other sites and outside the storage dire
   for (const auto* worker : {"../../secret", "-1", "", "99999999999"})
     CHECK(t.status_of(std::string{"/api/log?run=run&worker="} + worker) == 400);
   CHECK(driver.running());
-  const auto far =
-      t.here.run({program(TROUPE_TOOL), "dashboard", t.here.path("runs").string(), "--listen", "0.0.0.0:0"});
+  const auto far = t.here.run({troupe_program(), "dashboard", t.here.path("runs").string(), "--listen", "0.0.0.0:0"});
   CHECK(far.status == exit_status{2, {}});
   CHECK(contains(far.err, "--token-file"));
 }
@@ -155,8 +153,8 @@ TEST_CASE("with a token only who knows it sees anything") {
   served_runs t;
   const auto token = std::string{"0123456789abcdef0123"};
   write_file(t.here.path("token"), token + "\n");
-  const auto open = t.here.run({program(TROUPE_TOOL), "dashboard", t.here.path("runs").string(), "--listen",
-                                "127.0.0.1:0", "--token-file", t.here.path("token").string()});
+  const auto open = t.here.run({troupe_program(), "dashboard", t.here.path("runs").string(), "--listen", "127.0.0.1:0",
+                                "--token-file", t.here.path("token").string()});
   CHECK(open.status == exit_status{2, {}});
   CHECK(contains(open.err, "chmod"));
   std::filesystem::permissions(t.here.path("token"), std::filesystem::perms::owner_read);
@@ -236,7 +234,7 @@ TEST_CASE("in a browser a chart moves, a killed worker appears in the timeline, 
 
   const auto report = t.here.path("report.html");
   const auto made =
-      t.here.run({program(TROUPE_TOOL), "report", t.here.run_directory("first").string(), "-o", report.string()});
+      t.here.run({troupe_program(), "report", t.here.run_directory("first").string(), "-o", report.string()});
   CHECK(made.status == exit_status{0, {}});
   page.open("file://" + report.string());
   CHECK(shows(page, text_has("SIGKILL") + " && !!document.querySelector('#curves polyline')"));
@@ -266,11 +264,11 @@ TEST_CASE("in a browser a node shows its cluster and its jobs, and stops a job's
   take_picture(page, "node-empty");
 
   const auto troupe = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), program(TROUPE_TOOL));
+    words.insert(words.begin(), troupe_program());
     return here.run(std::move(words), {{"TROUPE_CLUSTER", first.address}});
   };
   auto words = submission(here, "night", {"--node", first.address}, {"--steps", endless, "--workers", "2"});
-  *std::ranges::find(words, "charlm") = program(TROUPE_CHARLM);
+  *std::ranges::find(words, "charlm") = charlm_program();
   REQUIRE(troupe(std::move(words)).status == exit_status{0, {}});
   CHECK(shows(page, "document.getElementById('jobs')?.innerText.includes('running')"));
   CHECK(shows(page, "document.getElementById('nodes').innerText.includes('night: ')"));
@@ -306,7 +304,7 @@ TEST_CASE("curves are written as SVG and as PNG") {
   scratch_runs here;
   REQUIRE(here.run(here.charlm("run")).status == exit_status{0, {}});
   const auto png = here.path("curves.png");
-  const auto drawn = here.run({program(TROUPE_TOOL), "plot", here.run_directory("run").string(), "--svg",
+  const auto drawn = here.run({troupe_program(), "plot", here.run_directory("run").string(), "--svg",
                                here.path("curves.svg").string(), "--png", png.string()});
   CHECK(contains(read_file(here.path("curves.svg")), "<polyline"));
   if (std::system("command -v rsvg-convert >/dev/null") != 0) {
@@ -320,7 +318,7 @@ TEST_CASE("curves are written as SVG and as PNG") {
   CHECK(picture.starts_with("\x89PNG\r\n"));
   // The width, of four bytes, most significant first: twice that of the SVG.
   CHECK(static_cast<unsigned char>(picture[18]) * 256 + static_cast<unsigned char>(picture[19]) == 1600);
-  const auto nowhere = here.run({program(TROUPE_TOOL), "plot", here.run_directory("run").string(), "--png",
+  const auto nowhere = here.run({troupe_program(), "plot", here.run_directory("run").string(), "--png",
                                  here.path("nowhere/curves.png").string()});
   CHECK(nowhere.status == exit_status{2, {}});
   CHECK(contains(nowhere.err, "nowhere/curves.png"));

@@ -195,7 +195,7 @@ TEST_CASE(
     "a training function that throws, hangs or crashes in the driver's process ends as a user of a debugger expects") {
   scratch_runs here;
   auto misbehaving = [&](const std::string& how) {
-    return here.start({TROUPE_MISBEHAVING, how, "0", here.path("runs").string(), "run"});
+    return here.start({misbehaving_program(), how, "0", here.path("runs").string(), "run"});
   };
   SUBCASE("it throws") {
     auto driver = misbehaving("throw");

@@ -12,8 +12,8 @@ namespace {
 /// Runs the program and returns its result, after comparing the state's digest with the stored state's.
 nlohmann::json run(scratch_runs& there, const std::string& name, const std::string& where, const std::string& fate,
                    const std::string& transfer_above, const std::string& workers, const std::string& steps) {
-  auto done =
-      there.run({TROUPE_HIDDEN_STATE, where, fate, transfer_above, workers, steps, there.path("runs").string(), name});
+  auto done = there.run({built("tests/bin/hidden_state"), where, fate, transfer_above, workers, steps,
+                         there.path("runs").string(), name});
   CAPTURE(done.err);
   CHECK(done.status.code == 0);
   auto result = there.result(name);
@@ -49,8 +49,8 @@ TEST_CASE("a worker that joins and computes by what is not tracked is named, wit
   SUBCASE("the others train meanwhile") {
     transfer_above = "0";
   }
-  const auto ran = there.run(
-      {TROUPE_HIDDEN_STATE, "here", "forgets", transfer_above, "3", "200", there.path("runs").string(), "run"});
+  const auto ran = there.run({built("tests/bin/hidden_state"), "here", "forgets", transfer_above, "3", "200",
+                              there.path("runs").string(), "run"});
   INFO(ran.err);
   CHECK(ran.status == exit_status{1, {}});
   const auto result = there.result("run");

@@ -8,7 +8,7 @@ namespace {
 
 /// Runs `troupe checkpoint`.
 outcome tool(scratch_runs& here, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {TROUPE_TOOL, "checkpoint"});
+  arguments.insert(arguments.begin(), {troupe_program(), "checkpoint"});
   return here.run(std::move(arguments));
 }
 

@@ -34,7 +34,7 @@ TEST_CASE("a second Ctrl-C ends a run whose workers hang") {
   SUBCASE("on a node") {
     nodes.push_back(node.address);
   }
-  auto argv = std::vector<std::string>{TROUPE_MISBEHAVING, "sleep", "2", here.path("runs").string(), "run"};
+  auto argv = std::vector<std::string>{misbehaving_program(), "sleep", "2", here.path("runs").string(), "run"};
   argv.insert(argv.end(), nodes.begin(), nodes.end());
   auto driver = here.start(argv);
   // Rank 1 hangs before the sum of step 3: with step 2 done, no barrier is left that could carry the stop.

@@ -29,7 +29,7 @@ class jobs {
   }
 
   [[nodiscard]] std::vector<std::string> command(std::vector<std::string> words, const std::string& cluster) const {
-    words.insert(words.begin(), program(TROUPE_TOOL));
+    words.insert(words.begin(), troupe_program());
     words.insert(words.begin() + 2, {"--cluster", cluster});
     return words;
   }
@@ -164,7 +164,7 @@ TEST_CASE_FIXTURE(jobs,
   REQUIRE(becomes_true([&] { return step(node.address, "run") > 5; }));
   const auto steer = [&](std::vector<std::string> words) {
     // The cluster's option comes behind the second word.
-    words.insert(words.begin(), program(TROUPE_TOOL));
+    words.insert(words.begin(), troupe_program());
     words.insert(words.end(), {"--cluster", node.address});
     return here.run(std::move(words));
   };
@@ -212,7 +212,7 @@ TEST_CASE_FIXTURE(jobs, "a job ends with its driver's words where its program fa
   CHECK(ran.status == exit_status{2, {}});
   ran = troupe(node.address, {"submit", "--node", "127.0.0.1:1", "--", "charlm"});
   CHECK(ran.status == exit_status{1, {}});
-  ran = here.run({program(TROUPE_TOOL), "submit", "--", "charlm"});
+  ran = here.run({troupe_program(), "submit", "--", "charlm"});
   CHECK(ran.status == exit_status{2, {}});
   CHECK(contains(ran.err, "TROUPE_CLUSTER"));
 }
@@ -370,7 +370,7 @@ TEST_CASE_FIXTURE(jobs, "a node that is started again goes on with its jobs, and
   REQUIRE(submit(node.address, "run", {"--steps", "1000000", "--workers", "1", "--checkpoint-every", "100"}).status ==
           exit_status{0, {}});
   REQUIRE(becomes_true([&] { return step(node.address, "run") > 250; }));
-  auto refused = here.start({program(TROUPE_CAF_NODE), "--state", here.path("state").string()});
+  auto refused = here.start({caf_node_program(), "--state", here.path("state").string()});
   CHECK(refused.wait() == exit_status{1, {}});
   CHECK(contains(refused.err(), "another caf-node's"));
   node.process.signal(SIGKILL);

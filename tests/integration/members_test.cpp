@@ -31,7 +31,7 @@ class members {
 
   /// What `troupe nodes` says; null if it fails.
   [[nodiscard]] nlohmann::json list(const std::string& entry) {
-    const auto ran = here.run({program(TROUPE_TOOL), "nodes", "--json", "--cluster", entry});
+    const auto ran = here.run({troupe_program(), "nodes", "--json", "--cluster", entry});
     return ran.status == exit_status{0, {}} ? nlohmann::json::parse(ran.out) : nlohmann::json{};
   }
 
@@ -50,7 +50,7 @@ class members {
   }
 
   outcome troupe(std::vector<std::string> words, const std::string& cluster = {}) {
-    words.insert(words.begin(), program(TROUPE_TOOL));
+    words.insert(words.begin(), troupe_program());
     return here.run(std::move(words), {{"TROUPE_CLUSTER", cluster}});
   }
 
@@ -233,7 +233,7 @@ TEST_CASE_FIXTURE(members,
       file,
       "# of this host\nlisten = \"127.0.0.1:0\"\ncpus = 3\ngrace = 7\njoin = [\"10.0.0.1:4000\", \"10.0.0.2:4000\"]\n");
   const auto dump = [&](std::vector<std::string> more, std::map<std::string, std::string> variables = {}) {
-    more.insert(more.begin(), {program(TROUPE_CAF_NODE), "--dump-config", "--config", file.string()});
+    more.insert(more.begin(), {caf_node_program(), "--dump-config", "--config", file.string()});
     return here.run(std::move(more), std::move(variables));
   };
   auto ran = dump({});
@@ -266,14 +266,14 @@ TEST_CASE_FIXTURE(members,
   CHECK(contains(ran.err, "TROUPE_NODE_GRACE"));
   write_file(file, "cpus 3\n");
   CHECK(dump({}).status == exit_status{2, {}});
-  CHECK(here.run({program(TROUPE_CAF_NODE), "--config", here.path("no").string()}).status == exit_status{2, {}});
+  CHECK(here.run({caf_node_program(), "--config", here.path("no").string()}).status == exit_status{2, {}});
   // The user's own file counts where none is named.
   std::filesystem::create_directories(here.path("config") / "troupe");
   write_file(here.path("config") / "troupe" / "caf-node.conf", "cpus = 6\n");
-  CHECK(contains(
-      here.run({program(TROUPE_CAF_NODE), "--dump-config"}, {{"XDG_CONFIG_HOME", here.path("config").string()}}).out,
-      "cpus = 6\n"));
-  CHECK(here.run({program(TROUPE_CAF_NODE), "--join", "10.0.0.1"}).status == exit_status{2, {}});
+  CHECK(
+      contains(here.run({caf_node_program(), "--dump-config"}, {{"XDG_CONFIG_HOME", here.path("config").string()}}).out,
+               "cpus = 6\n"));
+  CHECK(here.run({caf_node_program(), "--join", "10.0.0.1"}).status == exit_status{2, {}});
 }
 
 TEST_CASE_FIXTURE(members, "many nodes form a cluster, and it heals after some are killed") {
@@ -288,7 +288,7 @@ TEST_CASE_FIXTURE(members, "many nodes form a cluster, and it heals after some a
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   std::vector<child_process> starting;
   for (auto i = 2u; i < count; ++i)
-    starting.push_back(here.start({program(TROUPE_CAF_NODE), "--join", join}));
+    starting.push_back(here.start({caf_node_program(), "--join", join}));
   for (auto& each : starting)
     nodes.push_back(scratch_runs::await_node(std::move(each)));
   std::set<std::string> living;

@@ -105,9 +105,9 @@ TEST_CASE("a run whose directory is lost resumes from a node of another host") {
   CHECK(here.result("run")["mirror"]["place"] == place + "/run");
   CHECK(good_steps(shelf / "team" / "run").back() == 6);
   CHECK(read_file(shelf / "team" / "run" / "result.json") == read_file(here.run_directory("run") / "result.json"));
-  const auto listed = succeed(here, {program(TROUPE_TOOL), "checkpoint", "ls", place + "/run"});
+  const auto listed = succeed(here, {troupe_program(), "checkpoint", "ls", place + "/run"});
   CHECK(contains(listed.out, "step-00000006"));
-  succeed(here, {program(TROUPE_TOOL), "checkpoint", "fetch", place + "/run", here.path("fetched").string()});
+  succeed(here, {troupe_program(), "checkpoint", "fetch", place + "/run", here.path("fetched").string()});
   CHECK(fs::exists(here.path("fetched") / "step-00000006"));
   fs::remove_all(here.run_directory("run"));
   succeed(here, here.charlm("run", {"--mirror", place, "--resume", "required", "--workers", "3"}));
@@ -315,11 +315,10 @@ TEST_CASE("a run of which the directory is lost resumes from S3, another begins 
   CHECK(state(here, "run") == expected);
   CHECK(here.result("run")["mirror"]["lacks"].is_null());
 
-  const auto listed = succeed(here, {program(TROUPE_TOOL), "checkpoint", "ls", "rclone:s3:bucket/runs/run", "--json"},
-                              s3->environment());
+  const auto listed =
+      succeed(here, {troupe_program(), "checkpoint", "ls", "rclone:s3:bucket/runs/run", "--json"}, s3->environment());
   CHECK(nlohmann::json::parse(listed.out)["checkpoints"].back()["step"] == 12);
-  succeed(here,
-          {program(TROUPE_TOOL), "checkpoint", "fetch", "rclone:s3:bucket/runs/run", here.path("fetched").string()},
+  succeed(here, {troupe_program(), "checkpoint", "fetch", "rclone:s3:bucket/runs/run", here.path("fetched").string()},
           s3->environment());
   CHECK(stored_state(here.path("fetched") / "step-00000012") == expected);
 

@@ -70,7 +70,9 @@ std::optional<json> read_by_tensorboard(const std::filesystem::path& run, const 
     std::printf("SKIP: no Python with tensorboard (TROUPE_PYTHON and TROUPE_TENSORBOARD name one)\n");
     return std::nullopt;
   }
-  REQUIRE(run_python("'" TROUPE_TENSORBOARD_SCALARS "' '" + (run / "tensorboard").string() + "'", "scalars"));
+  REQUIRE(run_python("'" + sources("tests/integration/tensorboard_scalars.py") + "' '" +
+                         (run / "tensorboard").string() + "'",
+                     "scalars"));
   return json::parse(read_file(scratch / "scalars"));
 }
 
@@ -167,7 +169,7 @@ TEST_CASE("a port that is in use ends a run, and a node, before anything begins"
   CHECK(run.status == exit_status{1, {}});
   CHECK(contains(run.err, address + " is in use"));
   CHECK_FALSE(std::filesystem::exists(here.run_directory("run")));
-  const auto node = here.run({program(TROUPE_CAF_NODE), "--metrics", address});
+  const auto node = here.run({caf_node_program(), "--metrics", address});
   CHECK(node.status == exit_status{1, {}});
   CHECK(contains(node.err, address + " is in use"));
   // No address, and no URL.

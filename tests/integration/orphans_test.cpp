@@ -175,7 +175,7 @@ TEST_CASE("a killed driver without nodes leaves no processes") {
 
 TEST_CASE("workers that hang in user code end with their driver") {
   scratch_runs here;
-  auto driver = here.start({TROUPE_MISBEHAVING, "sleep", "2", here.path("runs").string(), "asleep"});
+  auto driver = here.start({misbehaving_program(), "sleep", "2", here.path("runs").string(), "asleep"});
   here.await_step(driver, "asleep");
   auto workers = watch_all(here.workers());
   CHECK(workers.size() == 2);

@@ -59,7 +59,7 @@ class named_pipe {
 TEST_CASE("a worker that prints 100 MB delays no heartbeat, and costs its node and driver little memory") {
   scratch_runs here;
   auto node = here.start_node();
-  auto driver = here.start({TROUPE_MISBEHAVING, "flood", "2", here.path("runs").string(), "flood", node.address});
+  auto driver = here.start({misbehaving_program(), "flood", "2", here.path("runs").string(), "flood", node.address});
   // Without allowed failures: a heartbeat that comes late would end the run.
   auto peak = std::uint64_t{0};
   here.await(driver, [&] {
@@ -93,9 +93,9 @@ TEST_CASE("a driver whose standard error nobody reads trains to the end, and sho
   scratch_runs here;
   auto terminal = named_pipe{here.path("terminal").string()};
   terminal.open();
-  auto driver = here.start(
-      {"/bin/sh", "-c",
-       std::string{TROUPE_MISBEHAVING} + " flood 2 " + here.path("runs").string() + " unread 2> " + terminal.path()});
+  auto driver =
+      here.start({"/bin/sh", "-c",
+                  misbehaving_program() + " flood 2 " + here.path("runs").string() + " unread 2> " + terminal.path()});
   // The pipe is full after 64 KiB of 100 MB.
   here.await(driver, [&] { return std::filesystem::exists(here.run_directory("unread") / "result.json"); });
   CHECK(here.result("unread")["status"] == "completed");
@@ -114,8 +114,8 @@ TEST_CASE("a caf-node whose log nobody reads starts workers and stays in touch w
   scratch_runs here;
   const auto text = here.path("log").string();
   auto log = troupe::chaos::log_pipe{here.path("log-pipe"), text};
-  auto node = child_process{{{program(TROUPE_CAF_NODE)}, {{"TROUPE_KEYS", here.keys()}}, "/dev/null", log.path()},
-                            here.path("node")};
+  auto node =
+      child_process{{{caf_node_program()}, {{"TROUPE_KEYS", here.keys()}}, "/dev/null", log.path()}, here.path("node")};
   REQUIRE(becomes_true([&] { return node.out().ends_with("\n") || !node.running(); }));
   const auto address = node.out().substr(node.out().rfind(' ') + 1);
   log.hold();

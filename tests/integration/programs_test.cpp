@@ -35,7 +35,7 @@ class programs {
   }
 
   outcome troupe(const std::string& cluster, std::vector<std::string> words) {
-    words.insert(words.begin(), program(TROUPE_TOOL));
+    words.insert(words.begin(), troupe_program());
     return here.run(std::move(words), {{"TROUPE_CLUSTER", cluster}});
   }
 
@@ -45,7 +45,7 @@ class programs {
     auto words = submission(here, name, options, std::move(more));
     for (auto& each : words)
       if (each == "charlm")
-        each = program(TROUPE_CHARLM);
+        each = charlm_program();
     return troupe(cluster, std::move(words));
   }
 
@@ -63,7 +63,7 @@ class programs {
     std::vector<fs::path> result;
     auto code = std::error_code{};
     for (const auto& each : fs::recursive_directory_iterator{here.path(state), code})
-      if (each.is_regular_file() && each.path().filename() == fs::path{program(TROUPE_CHARLM)}.filename())
+      if (each.is_regular_file() && each.path().filename() == fs::path{charlm_program()}.filename())
         result.push_back(each.path());
     return result;
   }
@@ -152,11 +152,11 @@ TEST_CASE_FIXTURE(programs, "a cluster's members that have a program take the wo
 }
 
 TEST_CASE_FIXTURE(programs, "the libraries that a host lacks are named before a worker starts there") {
-  auto code = read_file(program(TROUPE_CHARLM));
+  auto code = read_file(charlm_program());
   const auto name = code.find("libcrypto.so.");
   REQUIRE(name != std::string::npos);
   code.replace(name, 9, "libabsent");
-  const auto path = here.path("empty") / fs::path{program(TROUPE_CHARLM)}.filename();
+  const auto path = here.path("empty") / fs::path{charlm_program()}.filename();
   write_file(path, code);
   fs::permissions(path, fs::perms::owner_all);
   const auto node = start_node("state");
@@ -168,7 +168,7 @@ TEST_CASE_FIXTURE(programs, "the libraries that a host lacks are named before a 
 }
 
 TEST_CASE_FIXTURE(programs, "who does not know who connects takes no programs") {
-  const auto refused = here.run({program(TROUPE_CAF_NODE), "--insecure", "--accept-programs"});
+  const auto refused = here.run({caf_node_program(), "--insecure", "--accept-programs"});
   CHECK(refused.status == exit_status{1, {}});
   CHECK(contains(refused.err, "leave --accept-programs out"));
 }
@@ -196,9 +196,9 @@ TEST_CASE_FIXTURE(programs,
   const auto submitted = submit(node.address, "night", {}, {"--steps", "1000000", "--workers", "2"});
   INFO(submitted.out << submitted.err);
   REQUIRE(submitted.status == exit_status{0, {}});
-  CHECK(contains(submitted.err, "sent " + program(TROUPE_CHARLM) + " to the node " + node.address));
+  CHECK(contains(submitted.err, "sent " + charlm_program() + " to the node " + node.address));
   REQUIRE(becomes_true([&] { return step(node.address, "night") > 5; }));
-  const auto kept = here.path("state") / "night" / "program" / fs::path{program(TROUPE_CHARLM)}.filename();
+  const auto kept = here.path("state") / "night" / "program" / fs::path{charlm_program()}.filename();
   CHECK(fs::exists(kept));
 
   fs::remove_all(here.path("state") / ".programs");
@@ -217,8 +217,8 @@ TEST_CASE_FIXTURE(programs,
 
 TEST_CASE_FIXTURE(programs, "a job whose driver and workers are two programs takes both along") {
   const auto node = start_node("state", {"--accept-programs"});
-  const auto driver = program(TROUPE_TWO_PROGRAMS);
-  const auto workers = program(TROUPE_HIDDEN_STATE);
+  const auto driver = built("tests/bin/two_programs");
+  const auto workers = built("tests/bin/hidden_state");
   const auto alone = troupe(node.address, {"submit", "--name", "alone", "--watch", "--", driver});
   INFO(alone.out << alone.err);
   CHECK(alone.status == exit_status{1, {}});

@@ -54,7 +54,7 @@ class closed_port {
 
 TEST_CASE("the help shows an option's name, and not how its flag is stored") {
   scratch_runs here;
-  const auto shown = here.run({program(TROUPE_CHARLM), "--help"});
+  const auto shown = here.run({charlm_program(), "--help"});
   INFO(shown.out);
   CHECK(shown.status == exit_status{0, {}});
   CHECK(contains(shown.out, "--no-replace "));
@@ -161,13 +161,13 @@ TEST_CASE("a request that cannot be satisfied is reported with what is missing")
 
 TEST_CASE("an unknown option is a usage error that names the nearest one, and --help is not") {
   scratch_runs here;
-  refused(here, {TROUPE_CHARLM, "--wokers", "2"}, {"--wokers", "--workers", "--help"}, 2);
-  refused(here, {TROUPE_CAF_NODE, "--lisen", "127.0.0.1:0"}, {"--lisen", "--listen", "--help"}, 2);
-  refused(here, {TROUPE_CHARLM, "--workers", "many"}, {"--workers", "many"}, 2);
-  refused(here, {TROUPE_CHARLM, "--resume", "perhaps"}, {"--resume", "perhaps"}, 2);
-  refused(here, {TROUPE_CHARLM, "stray"}, {"stray"}, 2);
-  refused(here, {TROUPE_CAF_NODE, "--listen", "everywhere"}, {"--listen", "everywhere", "HOST:PORT"}, 2);
-  for (const auto* program : {TROUPE_CHARLM, TROUPE_CAF_NODE}) {
+  refused(here, {charlm_program(), "--wokers", "2"}, {"--wokers", "--workers", "--help"}, 2);
+  refused(here, {caf_node_program(), "--lisen", "127.0.0.1:0"}, {"--lisen", "--listen", "--help"}, 2);
+  refused(here, {charlm_program(), "--workers", "many"}, {"--workers", "many"}, 2);
+  refused(here, {charlm_program(), "--resume", "perhaps"}, {"--resume", "perhaps"}, 2);
+  refused(here, {charlm_program(), "stray"}, {"stray"}, 2);
+  refused(here, {caf_node_program(), "--listen", "everywhere"}, {"--listen", "everywhere", "HOST:PORT"}, 2);
+  for (const auto& program : {charlm_program(), caf_node_program()}) {
     auto ran = here.run({program, "--help"});
     CHECK(ran.status == exit_status{0, {}});
     CHECK(contains(ran.out, "--keys"));
@@ -178,7 +178,7 @@ TEST_CASE("an unknown option is a usage error that names the nearest one, and --
 TEST_CASE("a port in use is reported with its address") {
   scratch_runs here;
   auto node = here.start_node();
-  refused(here, {TROUPE_CAF_NODE, "--listen", node.address}, {node.address});
+  refused(here, {caf_node_program(), "--listen", node.address}, {node.address});
 }
 
 TEST_CASE("a node with another build of the program, or without it, is rejected") {
@@ -189,10 +189,10 @@ TEST_CASE("a node with another build of the program, or without it, is rejected"
   refused(here, here.charlm("absent", {"--nodes", node.address}),
           {node.address, (programs / "charlm").string(), "--program-dir"});
 
-  auto own = troupe::runtime::program_file::open(TROUPE_CHARLM);
+  auto own = troupe::runtime::program_file::open(charlm_program());
   REQUIRE(own.has_value());
   auto build_id = own->identity().build_id;
-  auto bytes = read_file(TROUPE_CHARLM);
+  auto bytes = read_file(charlm_program());
   // A text of the program.
   auto place = bytes.find("held out");
   REQUIRE(place != std::string::npos);
@@ -207,7 +207,7 @@ TEST_CASE("a node with another build of the program, or without it, is rejected"
 
   // The same build at another path counts as the same program.
   std::filesystem::remove(programs / "charlm");
-  std::filesystem::copy_file(TROUPE_CHARLM, programs / "charlm");
+  std::filesystem::copy_file(charlm_program(), programs / "charlm");
   auto ran = here.run(here.charlm("same", {"--nodes", node.address, "--workers", "2"}));
   INFO(ran.err);
   CHECK(ran.status == exit_status{0, {}});

@@ -108,7 +108,7 @@ TEST_CASE_FIXTURE(remote_scene, "of a cluster those nodes get replicas that have
   const auto first = start_node();
   const auto labelled = start_node({"--join", first.address, "--label", "kind=serving", "--memory", "1GiB"});
   const auto workers_of = [&](const running_node& node) {
-    const auto ran = run({program(TROUPE_TOOL), "nodes", "--json", "--cluster", first.address});
+    const auto ran = run({troupe_program(), "nodes", "--json", "--cluster", first.address});
     for (const auto& each : nlohmann::json::parse(ran.out))
       if (each["address"] == node.address)
         return each["workers"].get<int>();
@@ -156,10 +156,10 @@ TEST_CASE_FIXTURE(remote_scene, "a newer checkpoint is sent to the processes, an
 
 TEST_CASE_FIXTURE(remote_scene, "nodes that cannot take replicas are told before anything is served") {
   const auto done =
-      run({program(TROUPE_TOOL), "serve", run_directory("model").string(), "--port", "0", "--nodes", "127.0.0.1:1"});
+      run({troupe_program(), "serve", run_directory("model").string(), "--port", "0", "--nodes", "127.0.0.1:1"});
   CHECK(done.status == exit_status{1, {}});
   CHECK(done.out.empty());
   CHECK(contains(done.err, "127.0.0.1:1"));
-  const auto wrong = run({program(TROUPE_TOOL), "serve", run_directory("model").string(), "--nodes", "nowhere"});
+  const auto wrong = run({troupe_program(), "serve", run_directory("model").string(), "--nodes", "nowhere"});
   CHECK(wrong.status == exit_status{2, {}});
 }

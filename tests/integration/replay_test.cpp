@@ -57,7 +57,7 @@ std::vector<injection> make_injections(std::uint64_t seed) {
 
 struct laboratory : scratch_runs {
   outcome troupe(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), program(TROUPE_TOOL));
+    arguments.insert(arguments.begin(), troupe_program());
     return run(std::move(arguments), {{"TMPDIR", scratch().string()}});
   }
 
@@ -74,7 +74,7 @@ struct laboratory : scratch_runs {
 
   /// A run of `flipped_bit`.
   void train(const std::string& name, int workers, const injection& flip = {}) {
-    auto ran = run({program(TROUPE_FLIPPED_BIT), std::to_string(workers), path("runs").string(), name,
+    auto ran = run({built("tests/bin/flipped_bit"), std::to_string(workers), path("runs").string(), name,
                     std::to_string(flip.step), std::to_string(flip.rank), std::to_string(flip.element),
                     std::to_string(flip.bit)});
     INFO(ran.err);
@@ -201,7 +201,7 @@ TEST_CASE("the first steps of a run that began with another's state, in which a 
     return argv;
   };
   auto train = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), program(TROUPE_FLIPPED_BIT));
+    more.insert(more.begin(), built("tests/bin/flipped_bit"));
     const auto ran = here.run(in(home, std::move(more)));
     INFO(ran.err);
     REQUIRE(ran.status == exit_status{0, {}});
@@ -213,7 +213,7 @@ TEST_CASE("the first steps of a run that began with another's state, in which a 
   CHECK(has(second["loaded_from"].get<std::string>(), "runs/first/checkpoints/step-00000012"));
   CHECK(second["resumed_from_step"] == 0);
   for (const auto& run : {std::string{"../home/runs/second"}, (home / "runs" / "second").string()}) {
-    const auto replayed = here.run(in(elsewhere, {program(TROUPE_TOOL), "replay", run, "--step", "3"}),
+    const auto replayed = here.run(in(elsewhere, {troupe_program(), "replay", run, "--step", "3"}),
                                    {{"TMPDIR", here.scratch().string()}});
     INFO(replayed.out << replayed.err);
     CHECK(replayed.status == exit_status{0, {}});
@@ -253,7 +253,7 @@ TEST_CASE("a step is repeated in one process under gdb") {
   here.train("run", 3);
   write_file(here.path("commands"), "set debuginfod enabled off\nset disable-randomization off\nrun\n");
   auto tool = here.start(
-      {program(TROUPE_TOOL), "replay", here.run_directory("run").string(), "--step", "11", "--until", "12", "--debug"},
+      {troupe_program(), "replay", here.run_directory("run").string(), "--step", "11", "--until", "12", "--debug"},
       {{"TMPDIR", here.scratch().string()}}, here.path("commands"));
   const auto status = tool.wait();
   INFO(tool.out() << tool.err());
@@ -275,9 +275,8 @@ TEST_CASE("a program that a debugger starts again repeats the same steps") {
   write_file(here.path("commands"), "set debuginfod enabled off\nset disable-randomization off\nrun\n" + copy +
                                         ledger_after("first").string() + "\nrun\n" + copy +
                                         ledger_after("second").string() + "\n");
-  auto tool =
-      here.start({program(TROUPE_TOOL), "replay", here.run_directory("run").string(), "--step", "11", "--debug"},
-                 {{"TMPDIR", here.scratch().string()}}, here.path("commands"));
+  auto tool = here.start({troupe_program(), "replay", here.run_directory("run").string(), "--step", "11", "--debug"},
+                         {{"TMPDIR", here.scratch().string()}}, here.path("commands"));
   const auto status = tool.wait();
   INFO(tool.out() << tool.err());
   CHECK(status == exit_status{0, {}});
@@ -297,7 +296,7 @@ TEST_CASE("a replay that is ended leaves nothing behind") {
   REQUIRE(here.run(here.charlm("run", {"--workers", "1", "--steps", "20000", "--ledger"})).status ==
           exit_status{0, {}});
   for (const auto signal : {SIGTERM, SIGHUP}) {
-    auto tool = here.start({program(TROUPE_TOOL), "replay", here.run_directory("run").string(), "--step", "19000"},
+    auto tool = here.start({troupe_program(), "replay", here.run_directory("run").string(), "--step", "19000"},
                            {{"TMPDIR", here.scratch().string()}});
     here.await(tool, [&] { return !fs::is_empty(here.scratch()) && has(tool.out(), "begins from"); });
     tool.signal(signal);
@@ -350,7 +349,7 @@ TEST_CASE("what cannot be repeated or compared is refused, with what to do about
   refused(here.replay("run", 13), "it has those of steps 1 to 12");
   refused(here.replay("run", 5, {"--until", "500"}), "the ledger ends with step 12, before --until 500");
   refused(here.replay("run", 5, {"--until", "4"}), "--until 4 comes before --step 5");
-  refused(here.replay("run", 5, {"--program", program(TROUPE_CHARLM)}), "is not the program of this run");
+  refused(here.replay("run", 5, {"--program", charlm_program()}), "is not the program of this run");
   refused(here.replay("run", 5, {"--program", here.path("missing").string()}), "cannot open the program");
   const auto ledger = here.run_directory("run") / "ledger.jsonl";
   write_file(ledger, "{\"step\":1,\"rank\":0}\n");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <built.hpp>
 #include <processes.hpp>
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
@@ -9,7 +10,6 @@
 #include <array>
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -34,12 +34,9 @@ struct running_node {
   std::string address;
 };
 
-/// A program of this build, or the program of that name in TROUPE_TEST_PROGRAMS: tests may run on another machine than
-/// the build.
-inline std::string program(const char* built) {
-  const auto* directory = std::getenv("TROUPE_TEST_PROGRAMS");
-  return directory == nullptr ? built
-                              : (std::filesystem::path{directory} / std::filesystem::path{built}.filename()).string();
+/// The program of misbehaving.cpp.
+inline std::string misbehaving_program() {
+  return built("tests/bin/misbehaving");
 }
 
 /// The last 4 KiB of a file.
@@ -61,9 +58,7 @@ class scratch_runs {
   [[nodiscard]] std::filesystem::path run_directory(const std::string& name) const { return path("runs") / name; }
 
   /// The directory of charlm, for `--program-dir`.
-  [[nodiscard]] static std::string programs() {
-    return std::filesystem::path{program(TROUPE_CHARLM)}.parent_path().string();
-  }
+  [[nodiscard]] static std::string programs() { return std::filesystem::path{charlm_program()}.parent_path().string(); }
 
   /// Words that repeat irregularly, so that there is something to learn.
   static std::string make_text(std::size_t bytes) {
@@ -100,7 +95,7 @@ class scratch_runs {
                                                               {"--evaluate-every", "1000"},
                                                               {"--storage", path("runs").string()},
                                                               {"--name", name}};
-    std::vector<std::string> result{program(TROUPE_CHARLM), "--quiet"};
+    std::vector<std::string> result{charlm_program(), "--quiet"};
     for (const auto& [option, value] : defaults)
       if (!value.empty() && std::ranges::find(more, option) == more.end())
         result.insert(result.end(), {option, value});
@@ -111,7 +106,7 @@ class scratch_runs {
   /// Starts a node and waits for its address.
   [[nodiscard]] running_node start_node(std::vector<std::string> more = {},
                                         std::map<std::string, std::string> environment = {}) {
-    more.insert(more.begin(), program(TROUPE_CAF_NODE));
+    more.insert(more.begin(), caf_node_program());
     return await_node(start(std::move(more), std::move(environment)));
   }
 
@@ -210,7 +205,7 @@ class scratch_runs {
 
   /// Another program than charlm, by one letter of its help, which trains alike. Returns its path.
   [[nodiscard]] std::string make_changed_charlm() const {
-    auto code = read_file(program(TROUPE_CHARLM));
+    auto code = read_file(charlm_program());
     code.at(code.find("Show no progress, curve or sample")) = 's';
     const auto result = path("charlm").string();
     write_file(result, code);

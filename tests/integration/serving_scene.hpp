@@ -84,9 +84,8 @@ struct serving_scene : scratch_runs {
   /// What the program `predict` predicts for all rows with a checkpoint.
   [[nodiscard]] std::vector<float> predictions(std::uint64_t step) {
     const auto file = path("predictions-" + std::to_string(step) + ".npy");
-    const auto done =
-        run({program(TROUPE_PREDICT), "--checkpoint", checkpoint(step).string(), "--file", text().string(), "--output",
-             file.string(), "--workers", "1", "--storage", path("predictions").string()});
+    const auto done = run({predict_program(), "--checkpoint", checkpoint(step).string(), "--file", text().string(),
+                           "--output", file.string(), "--workers", "1", "--storage", path("predictions").string()});
     INFO(done.err);
     REQUIRE(done.status == exit_status{0, {}});
     const auto array = value_or_throw(serialization::read_npy(file));
@@ -97,7 +96,7 @@ struct serving_scene : scratch_runs {
 
   [[nodiscard]] child_process serve(std::vector<std::string> more = {},
                                     std::map<std::string, std::string> environment = {}) {
-    std::vector<std::string> argv{program(TROUPE_TOOL), "serve", run_directory("model").string(), "--port", "0"};
+    std::vector<std::string> argv{troupe_program(), "serve", run_directory("model").string(), "--port", "0"};
     argv.insert(argv.end(), more.begin(), more.end());
     return start(std::move(argv), std::move(environment));
   }

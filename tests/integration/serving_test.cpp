@@ -232,7 +232,7 @@ TEST_CASE("a run's first checkpoint is waited for, and usage errors are told") {
   CHECK(becomes_true([&] { return http_exchange(port, http_request("GET", "/readyz")).status == 200; }));
 
   const auto serve = [&](std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {program(TROUPE_TOOL), "serve"});
+    arguments.insert(arguments.begin(), {troupe_program(), "serve"});
     return here.run(std::move(arguments));
   };
   const auto model = here.run_directory("model").string();
@@ -267,8 +267,8 @@ TEST_CASE("a signal stops a server whose model takes long to load, and leaves no
   serving_scene here;
   write_file(here.path("model.onnx"), "a model that is never read");
   std::filesystem::create_directory(here.path("temporary"));
-  auto server = here.start({program(TROUPE_TOOL), "serve", here.path("model.onnx").string(), "--port", "0",
-                            "--onnxruntime-library", TROUPE_SLOW_LIBRARY},
+  auto server = here.start({troupe_program(), "serve", here.path("model.onnx").string(), "--port", "0",
+                            "--onnxruntime-library", built("lib/libslow_library.so")},
                            {{"TMPDIR", here.path("temporary").string()}});
   REQUIRE(becomes_true([&] { return contains(server.err(), "the library is being loaded") || !server.running(); }));
   server.signal(SIGHUP);
@@ -290,7 +290,7 @@ TEST_CASE("many signals for a reload are taken at once, and the server stops aft
   CHECK(server.wait() == exit_status{0, {}});
 }
 
-#if defined(TROUPE_MNIST)
+#ifdef TROUPE_WITH_MNIST
 TEST_CASE("a run of LibTorch is waited for, too") {
   serving_scene here;
   auto server = here.serve({"--wait", "--poll", "0.05"});
@@ -300,7 +300,7 @@ TEST_CASE("a run of LibTorch is waited for, too") {
   write_file(here.path("images"),
              std::string{"\0\0\x08\x03\0\0\0\x40\0\0\0\x1c\0\0\0\x1c", 16} + std::string(images * 28 * 28, '\x7f'));
   write_file(here.path("labels"), std::string{"\0\0\x08\x01\0\0\0\x40", 8} + std::string(images, '\1'));
-  const auto done = here.run({program(TROUPE_MNIST), "--images", here.path("images").string(), "--labels",
+  const auto done = here.run({built("bin/mnist"), "--images", here.path("images").string(), "--labels",
                               here.path("labels").string(), "--held-out", "8", "--batch", "8", "--steps", "2",
                               "--workers", "1", "--storage", here.path("runs").string(), "--name", "model"});
   INFO(done.err);

@@ -126,7 +126,7 @@ TEST_CASE("a peer of run A that commands run B is refused and logged, and run B 
   const auto theirs = run_id{nlohmann::json::parse(read_file(here.run_directory("b") / "run.json"))["run"]};
   {
     stranger peer{here.keys(), node.address};
-    CHECK(peer.open(run_id{"a"}, own_secret, program(TROUPE_CHARLM)) == error{});
+    CHECK(peer.open(run_id{"a"}, own_secret, charlm_program()) == error{});
     for (const auto& secret : {own_secret, std::string{}}) {
       for (std::uint32_t worker = 0; worker < 3; ++worker)
         CHECK(peer.ask<void>(kill_worker{theirs, {worker}, "says run A", secret, {9, "z"}}).code == errc::wrong_secret);
@@ -136,7 +136,7 @@ TEST_CASE("a peer of run A that commands run B is refused and logged, and run B 
       CHECK(peer.ask<run_claimed>(claim_run{theirs, secret, {9, "z"}}).code == errc::wrong_secret);
     }
     CHECK(peer.adopt(theirs).code == errc::wrong_secret);
-    CHECK(peer.open(theirs, own_secret, program(TROUPE_CHARLM)).code == errc::wrong_secret);
+    CHECK(peer.open(theirs, own_secret, charlm_program()).code == errc::wrong_secret);
     // What a node's own threads tell it is no message that others can send.
     peer.force(worker_ended{theirs, {0}, 1, "says run A", {}, false});
     // Nor does it start other programs than those of its directory.

@@ -50,7 +50,7 @@ class shared_system {
 
   [[nodiscard]] troupe::actors::trainer_actor spawn(troupe::trainer_config config) {
     return troupe::spawn_trainer(*system_, troupe::function{"train", std::function<void(troupe::train_context&)>{}},
-                                 std::move(config), {}, program(TROUPE_CHARLM));
+                                 std::move(config), {}, charlm_program());
   }
 
   [[nodiscard]] caf::actor_system& system() { return *system_; }

@@ -12,7 +12,7 @@ struct test_run {
   scratch_runs here;
 
   outcome run(const std::string& how, const std::string& workers = "3") {
-    auto result = here.run({TROUPE_MISBEHAVING, how, workers, here.path("runs").string(), name_of(how)});
+    auto result = here.run({misbehaving_program(), how, workers, here.path("runs").string(), name_of(how)});
     CHECK(here.workers_vanish());
     return result;
   }

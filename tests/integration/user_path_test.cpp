@@ -85,7 +85,7 @@ class hosts {
   }
 
   [[nodiscard]] child_process start_troupe(std::vector<std::string> words) {
-    words.insert(words.begin(), program(TROUPE_TOOL));
+    words.insert(words.begin(), troupe_program());
     return start_at(own, words);
   }
 
@@ -116,8 +116,8 @@ class hosts {
 
   [[nodiscard]] running_node start_node(std::size_t host) {
     std::vector<std::string> words{
-        program(TROUPE_CAF_NODE), "--listen", address_of(host), "--join", cluster(), "--state", state_of(host).string(),
-        "--take-over-after",      "2"};
+        caf_node_program(),  "--listen", address_of(host), "--join", cluster(), "--state", state_of(host).string(),
+        "--take-over-after", "2"};
     // The others lack the program, and take it.
     if (host == 0)
       words.insert(words.end(), {"--program-dir", scratch_runs::programs()});
@@ -171,7 +171,7 @@ class local_nodes {
   }
 
   outcome troupe(const std::string& cluster, std::vector<std::string> words) {
-    words.insert(words.begin(), program(TROUPE_TOOL));
+    words.insert(words.begin(), troupe_program());
     return here.run(std::move(words), {{"TROUPE_CLUSTER", cluster}});
   }
 
@@ -219,7 +219,7 @@ TEST_CASE_FIXTURE(hosts,
     auto words = submission(here, "night", {"--mirror", here.path("mirror").string(), "--watch"},
                             {"--steps", endless, "--workers", "3", "--placement", "spread", "--checkpoint-every", "200",
                              "--driver-grace", "10"});
-    *std::ranges::find(words, "charlm") = program(TROUPE_CHARLM);
+    *std::ranges::find(words, "charlm") = charlm_program();
     auto terminal = start_troupe(std::move(words));
     here.await(terminal, [&] { return step() > 300; });
     terminal.signal_group(SIGHUP);

@@ -42,7 +42,7 @@ class warm_group {
   [[nodiscard]] troupe::app make_app() const {
     static auto name = std::string{"warm_group_test"};
     static char* arguments[] = {name.data(), nullptr};
-    return troupe::app{1, arguments, troupe::worker_program{program(TROUPE_CHARLM)}};
+    return troupe::app{1, arguments, troupe::worker_program{charlm_program()}};
   }
 
   /// The state of a run in processes of its own.

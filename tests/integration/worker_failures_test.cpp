@@ -20,7 +20,7 @@ struct test_run {
   }
 
   [[nodiscard]] outcome run(const std::string& how, const std::string& name = "run") {
-    auto argv = std::vector<std::string>{TROUPE_MISBEHAVING, how, "3", here.path("runs").string(), name};
+    auto argv = std::vector<std::string>{misbehaving_program(), how, "3", here.path("runs").string(), name};
     for (const auto& node : nodes)
       argv.push_back(node.address);
     auto result = here.run(argv);

@@ -5,6 +5,7 @@
 
 #include <troupe/runtime/descriptor_link.hpp>
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 #include <processes.hpp>
 
@@ -719,8 +720,9 @@ struct launch {
   void open() {
     open_run request;
     request.run = some_run;
-    request.program_path = TROUPE_PROCESS_CHILD;
-    request.build_id = std::move(program_file::open(TROUPE_PROCESS_CHILD)).value().identity().build_id;
+    request.program_path = testing::built("tests/bin/runtime_process_child");
+    request.build_id =
+        std::move(program_file::open(testing::built("tests/bin/runtime_process_child"))).value().identity().build_id;
     auto opened = launcher->open(request);
     REQUIRE_MESSAGE(opened.has_value(), opened.error().message);
   }

@@ -10,6 +10,7 @@
 #include <troupe/collectives/unique_fd.hpp>
 #include <troupe/runtime/process_usage.hpp>
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 #include <httplib.h>
 
@@ -255,7 +256,7 @@ TEST_CASE("this process uses memory and processor time, and a process that is go
 
 TEST_CASE("GPUs are read from NVML where it is there") {
   CHECK(gpu_reader{"libtroupe-no-such-library.so.1"}.read().empty());
-  auto reader = gpu_reader{TROUPE_FAKE_NVML};
+  auto reader = gpu_reader{testing::built("lib/libfake_nvml.so").c_str()};
   const auto gpus = reader.read();
   REQUIRE(gpus.size() == 2);
   CHECK(gpus[0] == gpu_figures{0, "NVIDIA \"fake\"", "GPU-a", 0.37, 20'000, 80'000});

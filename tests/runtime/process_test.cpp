@@ -2,6 +2,7 @@
 
 #include <troupe/runtime/program.hpp>
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 
 #include <array>
@@ -98,7 +99,7 @@ class journal {
 /// A supervisor whose children all run the helper program.
 struct fixture {
   journal events;
-  program_file program = std::move(program_file::open(TROUPE_PROCESS_CHILD)).value();
+  program_file program = std::move(program_file::open(testing::built("tests/bin/runtime_process_child"))).value();
   process_supervisor supervisor = std::move(process_supervisor::make(events.callbacks())).value();
 
   [[nodiscard]] process_spec spec(std::vector<std::string> arguments) const {
@@ -418,7 +419,7 @@ TEST_CASE("a failed start reports the reason") {
 
 TEST_CASE("a program that is replaced after it was opened still runs in its old version") {
   auto path = fs::temp_directory_path() / ("troupe_process_test_" + std::to_string(getpid()));
-  fs::copy_file(TROUPE_PROCESS_CHILD, path);
+  fs::copy_file(testing::built("tests/bin/runtime_process_child"), path);
   auto program = program_file::open(path);
   fs::remove(path);
   REQUIRE(program);

@@ -1,5 +1,6 @@
 #include <troupe/runtime/program.hpp>
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -38,12 +39,12 @@ std::string identity_of(const std::string& path) {
 } // namespace
 
 TEST_CASE("debug information and comments do not change what a program is, its code and its data do") {
-  const auto plain = identity_of(TROUPE_SAMPLE_PROGRAMS "/sample_plain");
+  const auto plain = identity_of(testing::built("tests/bin/sample_plain"));
   CHECK(plain.starts_with("xxh3:"));
-  CHECK(identity_of(TROUPE_SAMPLE_PROGRAMS "/sample_debug") == plain);
-  CHECK(identity_of(TROUPE_SAMPLE_PROGRAMS "/sample_commented") == plain);
-  CHECK(identity_of(TROUPE_SAMPLE_PROGRAMS "/sample_other_data") != plain);
-  CHECK(identity_of(TROUPE_SAMPLE_PROGRAMS "/sample_other_constant") != plain);
+  CHECK(identity_of(testing::built("tests/bin/sample_debug")) == plain);
+  CHECK(identity_of(testing::built("tests/bin/sample_commented")) == plain);
+  CHECK(identity_of(testing::built("tests/bin/sample_other_data")) != plain);
+  CHECK(identity_of(testing::built("tests/bin/sample_other_constant")) != plain);
   CHECK(program_file::open("/bin/sh")->identity().path == "/bin/sh");
 }
 
@@ -142,11 +143,11 @@ TEST_CASE("a program for another processor is rejected, and both processors are 
 }
 
 TEST_CASE("libraries that are absent are named before the program starts") {
-  auto program = program_file::open(TROUPE_SAMPLE_PROGRAMS "/sample_lacking");
+  auto program = program_file::open(testing::built("tests/bin/sample_lacking"));
   REQUIRE(program);
   CHECK(missing_libraries(program->fd(), {}) == std::vector<std::string>{"libtroupe_absent.so"});
   // Where the environment says that it is, it is found.
-  CHECK(missing_libraries(program->fd(), {"LD_LIBRARY_PATH=" TROUPE_SAMPLE_PROGRAMS "/absent"}).empty());
+  CHECK(missing_libraries(program->fd(), {"LD_LIBRARY_PATH=" + testing::built("tests/bin/absent")}).empty());
   CHECK(missing_libraries(program_file::own()->fd(), {}).empty());
   temporary_file script{"#!/bin/sh\n"};
   CHECK(missing_libraries(program_file::open(script.path)->fd(), {}).empty());

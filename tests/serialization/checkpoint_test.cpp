@@ -4,6 +4,7 @@
 
 #include "scratch.hpp"
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 
 using namespace troupe;
@@ -249,7 +250,9 @@ TEST_CASE("a chunk may be in its own file, and equal chunks in one place") {
 
 namespace {
 
-const fs::path stored_v1 = TROUPE_TEST_DATA "/checkpoint-v1";
+fs::path stored_v1() {
+  return fs::path{testing::sources("tests/data")} / "checkpoint-v1";
+}
 
 sample_state stored_v1_state() {
   return sample_state{{{"weights", dtype::f32, {3, 5}},
@@ -261,7 +264,7 @@ sample_state stored_v1_state() {
 } // namespace
 
 TEST_CASE("the stored checkpoint of format version 1 still loads, with the same identity") {
-  auto stored = open_good(stored_v1);
+  auto stored = open_good(stored_v1());
   CHECK(stored.verify());
   auto state = stored_v1_state();
   auto reference = sample_manifest();
@@ -284,7 +287,7 @@ TEST_CASE("write the stored checkpoint" * doctest::skip()) {
   auto state = stored_v1_state();
   auto path = save(scratch.path(), state, sample_manifest(), 2, 4096);
   REQUIRE(path);
-  REQUIRE_FALSE(fs::exists(stored_v1));
-  fs::copy(*path, stored_v1, fs::copy_options::recursive);
+  REQUIRE_FALSE(fs::exists(stored_v1()));
+  fs::copy(*path, stored_v1(), fs::copy_options::recursive);
   MESSAGE(state_sha256(state.views(), sample_manifest().values_json));
 }

@@ -5,6 +5,7 @@
 #include "plain_reader.hpp"
 #include "scratch.hpp"
 
+#include <built.hpp>
 #include <processes.hpp>
 
 #include <doctest/doctest.h>
@@ -50,7 +51,7 @@ class peer {
  private:
   testing::child_process start(std::vector<std::string> arguments) {
     auto argv = prefix_;
-    argv.push_back(TROUPE_INTERCHANGE_PEER);
+    argv.push_back(testing::sources("tests/serialization/interchange_peer.py"));
     argv.insert(argv.end(), arguments.begin(), arguments.end());
     return {{argv, {}}, scratch_ / ".python"};
   }

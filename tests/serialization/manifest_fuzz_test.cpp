@@ -1,5 +1,6 @@
 #include "scratch.hpp"
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -29,11 +30,11 @@ void write_corpus(const std::filesystem::path& directory) {
 
 // TROUPE_LONG_TESTS=1 runs for ten minutes.
 TEST_CASE("the manifest parser survives whatever a fuzzer finds") {
-  auto fuzzer = std::string{TROUPE_MANIFEST_FUZZER};
-  if (fuzzer.empty()) {
+  if (!TROUPE_WITH_MANIFEST_FUZZER) {
     std::puts("SKIP: there was no clang++ with libFuzzer when this was built");
     return;
   }
+  auto fuzzer = testing::built("tests/bin/manifest_fuzzer");
   auto scratch = scratch_directory{};
   auto corpus = scratch.path() / "corpus";
   std::filesystem::create_directory(corpus);

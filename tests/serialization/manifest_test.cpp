@@ -3,6 +3,7 @@
 
 #include "scratch.hpp"
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 
 #include <array>
@@ -177,8 +178,8 @@ TEST_CASE("Cap'n Proto's own tool prints a manifest") {
   auto scratch = scratch_directory{};
   auto path = scratch.path() / "manifest.snapshot";
   REQUIRE(write_manifest(path, full_manifest()));
-  auto [text, success] =
-      output_of("tail -c +33 '" + path.string() + "' | capnp decode '" TROUPE_SNAPSHOT_SCHEMA "' Snapshot");
+  auto [text, success] = output_of("tail -c +33 '" + path.string() + "' | capnp decode '" +
+                                   testing::sources("serialization/schema/snapshot.capnp") + "' Snapshot");
   CHECK(success);
   CHECK(text.find("runId = \"0123456789abcdef0123456789abcdef\"") != std::string::npos);
   CHECK(text.find("globalBatch = 5000000000") != std::string::npos);

@@ -10,6 +10,7 @@
 #include <caf/json_writer.hpp>
 #include <caf/message.hpp>
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 #include <fstream>
 #include <map>
@@ -80,7 +81,7 @@ caf::byte_buffer from_hex(const std::string& text) {
 /// One line for each message: its name and its bytes.
 std::map<std::string, std::string> stored_bytes() {
   std::map<std::string, std::string> result;
-  auto in = std::ifstream{TROUPE_TEST_DATA "/messages-v10/messages.txt"};
+  auto in = std::ifstream{testing::sources("tests/data/messages-v10/messages.txt")};
   for (std::string name, hex; in >> name >> hex;)
     result[name] = hex;
   return result;

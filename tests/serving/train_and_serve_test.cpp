@@ -1,3 +1,4 @@
+#include <built.hpp>
 #include <doctest/doctest.h>
 #include <http_client.hpp>
 #include <nlohmann/json.hpp>
@@ -11,10 +12,10 @@ using namespace troupe::testing;
 
 TEST_CASE("a run under way is served by its newest checkpoint") {
   const scratch_directory scratch;
-  auto example = child_process{
-      {{"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", scratch.path().string(), TROUPE_TRAIN_AND_SERVE, "0", "3000"},
-       {{"TROUPE_KEYS", (scratch.path() / "keys").string()}}},
-      scratch.path() / "output"};
+  auto example = child_process{{{"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", scratch.path().string(),
+                                 built("bin/examples/train_and_serve"), "0", "3000"},
+                                {{"TROUPE_KEYS", (scratch.path() / "keys").string()}}},
+                               scratch.path() / "output"};
   REQUIRE(becomes_true([&] { return example.out().find('\n') != std::string::npos || !example.running(); }));
   REQUIRE(example.out().starts_with("serving at http://127.0.0.1:"));
   const auto port = static_cast<std::uint16_t>(std::stoul(example.out().substr(example.out().rfind(':') + 1)));

@@ -18,7 +18,7 @@ class searches : public scratch_runs {
   /// A small search of this name.
   [[nodiscard]] std::vector<std::string> search(const std::string& name,
                                                 const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> result{program(TROUPE_SEARCH),
+    std::vector<std::string> result{built("bin/troupe-search"),
                                     "--name",
                                     name,
                                     "--storage",

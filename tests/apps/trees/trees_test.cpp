@@ -32,56 +32,57 @@ struct programs {
 
 TEST_CASE("options that only one library of trees has are rejected with the other, before any training") {
   programs with;
-  with.refused(with.run(TROUPE_TREES, {"--library", "catboost"}), 2, "catboost");
-  with.refused(with.run(TROUPE_TREES, {"--lightgbm-library", "lib_lightgbm.so"}), 2,
+  with.refused(with.run(built("bin/trees"), {"--library", "catboost"}), 2, "catboost");
+  with.refused(with.run(built("bin/trees"), {"--lightgbm-library", "lib_lightgbm.so"}), 2,
                "--lightgbm-library requires --library lightgbm");
-  with.refused(with.run(TROUPE_TREES, {"--export", "model.txt"}), 2, "XGBoost's models are .ubj or .json");
-  with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm", "--export", "model.json"}), 2,
+  with.refused(with.run(built("bin/trees"), {"--export", "model.txt"}), 2, "XGBoost's models are .ubj or .json");
+  with.refused(with.run(built("bin/trees"), {"--library", "lightgbm", "--export", "model.json"}), 2,
                "LightGBM's models are text");
 }
 
 TEST_CASE("without LightGBM's library, trees reports where it looked and what to do") {
   programs with;
   auto nowhere = with.here.path("lib_lightgbm.so").string();
-  with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm"}, {{"TROUPE_LIGHTGBM", nowhere}}), 1,
+  with.refused(with.run(built("bin/trees"), {"--library", "lightgbm"}, {{"TROUPE_LIGHTGBM", nowhere}}), 1,
                nowhere +
                    " is not a file: it should be LightGBM's library, lib_lightgbm.so (named by TROUPE_LIGHTGBM); or "
                    "use --lightgbm-library PATH");
-  with.refused(with.run(TROUPE_TREES, {"--library", "lightgbm", "--lightgbm-library", nowhere}), 1,
+  with.refused(with.run(built("bin/trees"), {"--library", "lightgbm", "--lightgbm-library", nowhere}), 1,
                nowhere + " is not a file");
 }
 
 #ifdef TROUPE_WITH_XGBOOST
 TEST_CASE("predict needs no LightGBM library for an XGBoost model") {
   programs with;
-  auto trained = with.run(TROUPE_TREES, {"--rounds", "2", "--workers", "1"});
+  auto trained = with.run(built("bin/trees"), {"--rounds", "2", "--workers", "1"});
   INFO(trained.err);
   REQUIRE(trained.status == exit_status{0, {}});
   auto model = with.here.run_directory("latest").string();
-  auto predicted =
-      with.run(TROUPE_PREDICT, {"--checkpoint", model, "--file", with.here.path("runs/trees.csv").string(), "--output",
-                                with.here.path("out.csv").string(), "--lightgbm-library", "lib_lightgbm.so"});
+  auto predicted = with.run(predict_program(),
+                            {"--checkpoint", model, "--file", with.here.path("runs/trees.csv").string(), "--output",
+                             with.here.path("out.csv").string(), "--lightgbm-library", "lib_lightgbm.so"});
   CHECK(predicted.status == exit_status{1, {}});
   CHECK_MESSAGE(contains(predicted.err, "does not contain a LightGBM model: omit the option"), predicted.err);
 }
 #else
 TEST_CASE("trees built without XGBoost reports it and names the alternative") {
   programs with;
-  with.refused(with.run(TROUPE_TREES, {}), 1, "built without XGBoost: install libxgboost-dev");
-  with.refused(with.run(TROUPE_TREES, {"--library", "xgboost"}), 1, "or use --library lightgbm");
+  with.refused(with.run(built("bin/trees"), {}), 1, "built without XGBoost: install libxgboost-dev");
+  with.refused(with.run(built("bin/trees"), {"--library", "xgboost"}), 1, "or use --library lightgbm");
 }
 #endif
 
-#ifdef TROUPE_GPT
+#ifdef TROUPE_WITH_GPT
 TEST_CASE("predict rejects a checkpoint of gpt and names the program for it") {
   programs with;
-  auto trained = with.run(TROUPE_GPT, {"--text", with.here.text().string(), "--steps", "1", "--workers", "1", "--quiet",
-                                       "--layers", "1", "--heads", "1", "--embedding", "8", "--block-size", "8"});
+  auto trained =
+      with.run(built("bin/gpt"), {"--text", with.here.text().string(), "--steps", "1", "--workers", "1", "--quiet",
+                                  "--layers", "1", "--heads", "1", "--embedding", "8", "--block-size", "8"});
   INFO(trained.err);
   REQUIRE(trained.status == exit_status{0, {}});
   auto model = with.here.run_directory("latest").string();
-  auto predicted = with.run(TROUPE_PREDICT, {"--checkpoint", model, "--file", with.here.text().string(), "--output",
-                                             with.here.path("out.csv").string()});
+  auto predicted = with.run(predict_program(), {"--checkpoint", model, "--file", with.here.text().string(), "--output",
+                                                with.here.path("out.csv").string()});
   CHECK(predicted.status == exit_status{1, {}});
   CHECK_MESSAGE(contains(predicted.err, "is a checkpoint of gpt, which generates text: use gpt --sample-from"),
                 predicted.err);

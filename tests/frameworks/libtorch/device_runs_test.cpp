@@ -20,7 +20,7 @@ struct device_runs : torch_runs {
 
   trained_state on_gpu(const std::string& name, json wanted) {
     wanted["use_gpu"] = true;
-    const auto host = std::exchange(program, TROUPE_FAKE_TORCH_RUN);
+    const auto host = std::exchange(program, built("tests/fake_cuda/bin/torch_run"));
     variables = {{"TROUPE_FAKE_CUDA_SYNCHRONOUS", "1"},
                  {"TROUPE_FAKE_GPUS", "1"},
                  {"CUDA_VISIBLE_DEVICES", "GPU-00000001-0000-0000-0000-000000000000"}};

@@ -1,5 +1,6 @@
 #include "program_runs.hpp"
 
+#include <built.hpp>
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
@@ -26,7 +27,7 @@ struct gpt_runs : program_runs {
 
   [[nodiscard]] child_process start(const std::string& name, const std::vector<std::string>& more) {
     auto file = [this](const char* which) { return (scratch.path() / which).string(); };
-    std::vector<std::string> argv{TROUPE_GPT};
+    std::vector<std::string> argv{built("bin/gpt")};
     argv.insert(argv.end(), more.begin(), more.end());
     return {{std::move(argv), {{"TROUPE_KEYS", file("keys")}}}, scratch.path() / ("output-" + name)};
   }

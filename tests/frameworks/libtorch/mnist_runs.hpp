@@ -2,6 +2,8 @@
 
 #include "program_runs.hpp"
 
+#include <built.hpp>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -42,7 +44,7 @@ struct mnist_runs : program_runs {
   [[nodiscard]] std::string file(const std::string& which) const { return (scratch.path() / which).string(); }
 
   [[nodiscard]] child_process start(const std::string& name, std::vector<std::string> more,
-                                    const std::string& program = TROUPE_MNIST) {
+                                    const std::string& program = built("bin/mnist")) {
     std::vector<std::string> argv{program, "--storage", file("runs"), "--name", name};
     for (const auto& which : {std::string{"images"}, std::string{"labels"}})
       if (std::ranges::find(more, "--" + which) == more.end())

@@ -117,7 +117,7 @@ TEST_CASE("mnist without its workers' program names the missing one") {
   mnist_runs here;
   auto alone = here.scratch.path() / "alone";
   std::filesystem::create_directories(alone);
-  std::filesystem::copy_file(TROUPE_MNIST, alone / "mnist");
+  std::filesystem::copy_file(built("bin/mnist"), alone / "mnist");
   auto process = here.start("alone", small, (alone / "mnist").string());
   auto refused = here.end("alone", process);
   CHECK(refused.status == exit_status{1, {}});
@@ -135,7 +135,7 @@ TEST_CASE("mnist refuses files that are not images of 28 by 28") {
 }
 
 TEST_CASE("mnist reaches 96 percent on 2,000 held-out digits") {
-  auto directory = std::filesystem::path{TROUPE_SHARED_DATA};
+  auto directory = std::filesystem::path{sources("")} / "../shared/data";
   auto images = directory / "mnist-t10k-images-idx3-ubyte.gz";
   auto labels = directory / "mnist-t10k-labels-idx1-ubyte.gz";
   if (!std::filesystem::exists(images)) {

@@ -12,7 +12,7 @@ TEST_CASE("a LibTorch checkpoint predicts for a whole data set over the workers 
   auto run = [&](const std::string& name, json wanted) {
     wanted["storage"] = here.path("runs").string();
     wanted["name"] = name;
-    auto ran = here.run({TROUPE_LIBTORCH_RUN, wanted.dump()});
+    auto ran = here.run({built("tests/bin/torch_run"), wanted.dump()});
     INFO(name << ": " << ran.err);
     REQUIRE(ran.status == exit_status{0, {}});
     return read_file(here.path("runs") / (name + ".csv"));

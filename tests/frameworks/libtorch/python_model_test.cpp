@@ -35,7 +35,7 @@ struct python_models : mnist_runs {
 
   [[nodiscard]] std::string run_script(std::vector<std::string> arguments) {
     const auto name = "python-" + arguments.front();
-    arguments.insert(arguments.begin(), {*python, TROUPE_PYTHON_MODEL});
+    arguments.insert(arguments.begin(), {*python, sources("apps/mnist/python_model.py")});
     return output_of(name, std::move(arguments));
   }
 };
@@ -66,7 +66,7 @@ TEST_CASE("a model from Python trains to the same bits on one, two and three wor
   CHECK(train("halves", {"--workers", "1", "--steps", "40"}).result["state_sha256"] == one.result["state_sha256"]);
 
   (void)here.output_of("export",
-                       {TROUPE_TOOL, "checkpoint", "export", here.file("runs/one"), here.file("one.safetensors")});
+                       {troupe_program(), "checkpoint", "export", here.file("runs/one"), here.file("one.safetensors")});
   auto text =
       here.run_script({"evaluate", here.file("one.safetensors"), here.file("images"), here.file("labels"), "100"});
   double accuracy = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <built.hpp>
 #include <processes.hpp>
 
 #include <doctest/doctest.h>
@@ -14,7 +15,7 @@ namespace troupe::testing {
 /// Runs of torch_run in a temporary directory.
 struct torch_runs {
   scratch_directory scratch;
-  std::string program = TROUPE_LIBTORCH_RUN;
+  std::string program = built("tests/bin/torch_run");
   /// Added to the environment of all runs.
   std::map<std::string, std::string> variables = {};
 

@@ -38,11 +38,11 @@ TEST_CASE("trees and predict use LightGBM: one worker and three agree up to roun
     INFO(result.err);
     REQUIRE(result.status == exit_status{0, {}});
   };
-  ran({TROUPE_TREES, "--library", "lightgbm", "--rounds", "15", "--workers", "1", "--name", "one", "--export",
+  ran({built("bin/trees"), "--library", "lightgbm", "--rounds", "15", "--workers", "1", "--name", "one", "--export",
        here.path("model.txt").string()});
   auto table = here.path("runs/one.csv").string();
-  ran({TROUPE_TREES, "--library", "lightgbm", "--rounds", "15", "--workers", "3", "--name", "three", "--file", table,
-       "--lightgbm-library", value_or_throw(lightgbm::find_library()).string()});
+  ran({built("bin/trees"), "--library", "lightgbm", "--rounds", "15", "--workers", "3", "--name", "three", "--file",
+       table, "--lightgbm-library", value_or_throw(lightgbm::find_library()).string()});
   auto metric = [&](const char* name) { return here.result(name)["metrics"]["validation-l2"].get<double>(); };
   CHECK(metric("three") == doctest::Approx(metric("one")).epsilon(1e-4));
   CHECK(read_file(here.path("model.txt")).starts_with("tree\n"));
@@ -50,7 +50,7 @@ TEST_CASE("trees and predict use LightGBM: one worker and three agree up to roun
   auto predict = [&](const std::string& model, const std::string& workers) {
     auto name = model + "-on-" + workers;
     auto output = here.path(name + ".csv");
-    ran({TROUPE_PREDICT, "--checkpoint", here.run_directory(model).string(), "--file", table, "--output",
+    ran({predict_program(), "--checkpoint", here.run_directory(model).string(), "--file", table, "--output",
          output.string(), "--name", name, "--workers", workers, "--block", "500"});
     return read_file(output);
   };
@@ -65,7 +65,7 @@ TEST_CASE("trees and predict use LightGBM: one worker and three agree up to roun
     most = std::max(most, std::abs(first[i] - second[i]) / first[i]);
   CHECK(most < 1e-4);
 
-  auto without = here.run({TROUPE_PREDICT, "--checkpoint", here.run_directory("one").string(), "--file", table,
+  auto without = here.run({predict_program(), "--checkpoint", here.run_directory("one").string(), "--file", table,
                            "--output", here.path("none.csv").string(), "--lightgbm-library", here.path("none").string(),
                            "--storage", storage});
   CHECK(without.status == exit_status{1, {}});

@@ -18,7 +18,7 @@ const std::string drawn = R"({"num_leaves": 15, "learning_rate": 0.3, "bagging_f
                              "feature_fraction": 0.8})";
 
 struct runs : boosted_runs {
-  runs() : boosted_runs{TROUPE_LIGHTGBM_RUN} {}
+  runs() : boosted_runs{built("tests/bin/lightgbm_run")} {}
 };
 
 std::vector<float> predicted(const std::string& checkpoint) {

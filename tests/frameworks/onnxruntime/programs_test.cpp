@@ -27,7 +27,7 @@ TEST_CASE("predict --onnx writes the same bytes with one worker and three, and s
   std::ofstream{here.path("rows.csv")} << table(3000);
   auto run = [&](const std::string& output, const std::string& workers, const std::string& model = "model.onnx",
                  const std::string& rows = "rows.csv") {
-    return here.run({TROUPE_PREDICT, "--onnx", here.path(model).string(), "--file", here.path(rows).string(),
+    return here.run({predict_program(), "--onnx", here.path(model).string(), "--file", here.path(rows).string(),
                      "--output", here.path(output).string(), "--storage", here.path("runs").string(), "--workers",
                      workers, "--block", "500"});
   };
@@ -53,6 +53,6 @@ TEST_CASE("predict --onnx writes the same bytes with one worker and three, and s
   auto missing = run("missing.csv", "1", "none.onnx");
   CHECK(missing.status == exit_status{1, {}});
   CHECK_MESSAGE(missing.err.find("none.onnx does not exist") != std::string::npos, missing.err);
-  auto both = here.run({TROUPE_PREDICT, "--onnx", "a", "--checkpoint", "b", "--file", "c", "--output", "d.csv"});
+  auto both = here.run({predict_program(), "--onnx", "a", "--checkpoint", "b", "--file", "c", "--output", "d.csv"});
   CHECK(both.status == exit_status{2, {}});
 }

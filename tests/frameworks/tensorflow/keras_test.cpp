@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,12 +20,12 @@ namespace fs = std::filesystem;
 
 struct keras_runs : mnist_runs {
   keras_runs() {
-    (void)output_of("export", {"/usr/bin/env", "python3", std::string{TROUPE_SOURCES} + "/apps/keras/keras_model.py",
-                               file("model")});
+    (void)output_of("export", {"/usr/bin/env", "python3", sources("apps/keras/keras_model.py"), file("model")});
   }
 
   [[nodiscard]] std::string output_of(const std::string& name, std::vector<std::string> command) {
-    auto process = child_process{{std::move(command), {{"PYTHONPATH", TROUPE_PYTHON_PACKAGES}}},
+    const auto* packages = std::getenv("TROUPE_PYTHON_PACKAGES");
+    auto process = child_process{{std::move(command), {{"PYTHONPATH", packages == nullptr ? "" : packages}}},
                                  scratch.path() / ("output-" + name)};
     auto status = process.wait();
     INFO(process.err());
@@ -34,9 +35,9 @@ struct keras_runs : mnist_runs {
 
   [[nodiscard]] child_process start_keras(const std::string& name, std::vector<std::string> more,
                                           std::map<std::string, std::string> environment = {}) {
-    std::vector<std::string> argv{TROUPE_KERAS, "--storage",    file("runs"), "--name",       name,
-                                  "--images",   file("images"), "--labels",   file("labels"), "--quiet",
-                                  "--batch",    "64",           "--held-out", "100"};
+    std::vector<std::string> argv{built("bin/keras"), "--storage",    file("runs"), "--name",       name,
+                                  "--images",         file("images"), "--labels",   file("labels"), "--quiet",
+                                  "--batch",          "64",           "--held-out", "100"};
     if (std::ranges::find(more, "--model") == more.end())
       argv.insert(argv.end(), {"--model", file("model")});
     argv.insert(argv.end(), more.begin(), more.end());
@@ -99,7 +100,7 @@ TEST_CASE(
   CHECK(killed.result["failures"].size() == 1);
 
   (void)here.output_of("predict",
-                       {TROUPE_PREDICT, "--checkpoint", here.file("runs/one"), "--keras-model", here.file("model"),
+                       {predict_program(), "--checkpoint", here.file("runs/one"), "--keras-model", here.file("model"),
                         "--file", here.file("images"), "--output", here.file("predicted.csv"), "--storage",
                         here.file("runs"), "--workers", "3", "--block", "96"});
   auto table = read_file(here.scratch.path() / "predicted.csv");
@@ -112,12 +113,11 @@ TEST_CASE(
         "sequential/conv2d_1/kernel", "sequential/conv2d_1/bias", "sequential/dense/kernel", "sequential/dense/bias"}) {
     auto file = variable;
     std::ranges::replace(file, '/', ',');
-    (void)here.output_of("export-" + file, {TROUPE_TOOL, "checkpoint", "export", here.file("runs/one"),
+    (void)here.output_of("export-" + file, {troupe_program(), "checkpoint", "export", here.file("runs/one"),
                                             here.file("variables/" + file + ".npy"), "--tensor", variable});
   }
-  auto text = here.output_of(
-      "outputs", {"/usr/bin/env", "python3", std::string{TROUPE_SOURCES} + "/tests/frameworks/tensorflow/outputs.py",
-                  std::string{TROUPE_SOURCES} + "/apps/keras", here.file("variables"), here.file("images"), "320"});
+  auto text = here.output_of("outputs", {"/usr/bin/env", "python3", sources("tests/frameworks/tensorflow/outputs.py"),
+                                         sources("apps/keras"), here.file("variables"), here.file("images"), "320"});
   // The generator of dropout is no part of the state.
   if (const auto line = text.find("not in the checkpoint: seed_generator"); line == 0)
     text = text.substr(text.find('\n'));

@@ -17,7 +17,7 @@ namespace {
 const std::string plain = R"({"max_depth": 4, "eta": 0.3, "base_score": 0.5})";
 
 struct runs : boosted_runs {
-  runs() : boosted_runs{TROUPE_XGBOOST_RUN} {}
+  runs() : boosted_runs{built("tests/bin/xgboost_run")} {}
 };
 
 inference::predictor_ptr model_of(const std::string& checkpoint) {

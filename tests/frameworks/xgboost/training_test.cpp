@@ -15,7 +15,7 @@ const std::string plain = R"({"max_depth": 4, "eta": 0.3})";
 const std::string drawn = R"({"max_depth": 4, "eta": 0.3, "subsample": 0.7, "colsample_bytree": 0.8})";
 
 struct runs : boosted_runs {
-  runs() : boosted_runs{TROUPE_XGBOOST_RUN} {}
+  runs() : boosted_runs{built("tests/bin/xgboost_run")} {}
 };
 
 std::vector<float> predicted(const std::string& checkpoint) {

@@ -4,6 +4,7 @@
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/xgboost.hpp>
 
+#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@ namespace {
 const std::string plain = R"({"max_depth": 4, "eta": 0.3})";
 
 struct runs : boosted_runs {
-  runs() : boosted_runs{TROUPE_XGBOOST_RUN} {}
+  runs() : boosted_runs{built("tests/bin/xgboost_run")} {}
 };
 
 struct installed_library {
@@ -27,7 +28,8 @@ struct installed_library {
 /// The libraries of this host, an older one first.
 std::vector<installed_library> libraries() {
   std::vector<installed_library> result;
-  auto paths = std::istringstream{TROUPE_XGBOOST_LIBRARIES};
+  const auto* named = std::getenv("TROUPE_XGBOOST_LIBRARIES");
+  auto paths = std::istringstream{named == nullptr ? "" : named};
   for (std::string path; std::getline(paths, path, ':');)
     result.push_back({path, value_or_throw(xgboost::library::open(path))->version().text()});
   return result;

@@ -4,6 +4,7 @@
 #include <troupe/serialization/checkpoint/directory.hpp>
 
 #include <algorithm>
+#include <built.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <doctest/doctest.h>
@@ -36,8 +37,8 @@ struct divided_run {
     testing::write_file(place.path() / "text.txt", std::string(50'000, 'x') + "the actor sends its gradient");
     scene_options options;
     options.directory = place.path();
-    options.caf_node = TROUPE_CAF_NODE;
-    options.program = {TROUPE_CHARLM,
+    options.caf_node = testing::caf_node_program();
+    options.program = {testing::charlm_program(),
                        "--quiet",
                        "--text",
                        (place.path() / "text.txt").string(),

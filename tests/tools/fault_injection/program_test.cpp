@@ -1,3 +1,4 @@
+#include <built.hpp>
 #include <processes.hpp>
 
 #include <doctest/doctest.h>
@@ -17,7 +18,7 @@ struct test_run {
   scratch_directory scratch;
 
   [[nodiscard]] child_process start(std::vector<std::string> more) const {
-    std::vector<std::string> argv{TROUPE_CHAOS, "--directory", (scratch.path() / "chaos").string()};
+    std::vector<std::string> argv{built("bin/troupe-chaos"), "--directory", (scratch.path() / "chaos").string()};
     argv.insert(argv.end(), more.begin(), more.end());
     return {{std::move(argv)}, scratch.path() / "output"};
   }

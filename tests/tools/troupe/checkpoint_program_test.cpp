@@ -1,3 +1,4 @@
+#include <built.hpp>
 #include <processes.hpp>
 
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
@@ -66,7 +67,7 @@ class bench {
   }
 
   [[nodiscard]] outcome troupe(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {TROUPE_TOOL, "checkpoint"});
+    arguments.insert(arguments.begin(), {testing::troupe_program(), "checkpoint"});
     auto process = testing::child_process{{std::move(arguments), {}}, path("output")};
     auto status = process.wait();
     return {status.code.value_or(-1), process.out(), process.err()};

@@ -1,3 +1,49 @@
+option(TROUPE_UNITY "Compile sources of a folder together, several times as fast; OFF compiles each by itself" ON)
+set(TROUPE_UNITY_BATCH 20 CACHE STRING "The most sources that are compiled together")
+
+# troupe_unite(target): its sources are compiled in batches, each of sources of one directory, so that a new source changes one batch. CMake's
+# own UNITY_BUILD writes absolute paths into its batches, by which ccache takes each clone for another program.
+# The property TROUPE_SOURCES keeps the sources.
+function(troupe_unite target)
+  get_target_property(sources ${target} SOURCES)
+  set_target_properties(${target} PROPERTIES TROUPE_SOURCES "${sources}")
+  if(NOT TROUPE_UNITY)
+    return()
+  endif()
+  set(directories "")
+  set(result "")
+  foreach(source IN LISTS sources)
+    if(IS_ABSOLUTE "${source}" OR NOT source MATCHES "^[^$]*\\.cpp$")
+      list(APPEND result ${source})
+      continue()
+    endif()
+    cmake_path(GET source PARENT_PATH directory)
+    string(MAKE_C_IDENTIFIER "of_${directory}" key)
+    list(APPEND directories ${key})
+    list(APPEND ${key} ${source})
+  endforeach()
+  list(REMOVE_DUPLICATES directories)
+  foreach(key IN LISTS directories)
+    # Batches of equal size.
+    list(LENGTH ${key} count)
+    math(EXPR batches "(${count} + ${TROUPE_UNITY_BATCH} - 1) / ${TROUPE_UNITY_BATCH}")
+    math(EXPR size "(${count} + ${batches} - 1) / ${batches}")
+    foreach(batch RANGE 1 ${batches})
+      math(EXPR first "(${batch} - 1) * ${size}")
+      list(SUBLIST ${key} ${first} ${size} members)
+      list(TRANSFORM members REPLACE "(.+)" "#include \"\\1\"\n")
+      list(JOIN members "" text)
+      set(file ${CMAKE_CURRENT_BINARY_DIR}/unity/${target}_${key}_${batch}.cpp)
+      file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+      list(APPEND result ${file})
+    endforeach()
+  endforeach()
+  set_property(TARGET ${target} PROPERTY SOURCES ${result})
+  target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  # What a source keeps to itself is in an included file now, which GCC takes for a header.
+  target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>)
+endfunction()
+
 # One call per library folder: the headers become a file set whose base is `include` (the include path, the install and the check
 # that every public header compiles alone), the sources are listed, the links are named. A folder that is not linked has no
 # include path, so an upward include fails to compile. EXPORT names the export set, troupeTargets by default, and COMPONENT the package.
@@ -15,6 +61,7 @@ function(troupe_add_component name)
     target_include_directories(troupe_${name} PRIVATE src)
     target_link_libraries(troupe_${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:troupe_warnings> ${arg_PRIVATE})
     target_compile_features(troupe_${name} PUBLIC cxx_std_20)
+    troupe_unite(troupe_${name})
   else()
     add_library(troupe_${name} INTERFACE)
     target_sources(troupe_${name} INTERFACE FILE_SET HEADERS BASE_DIRS include FILES ${arg_HEADERS})
@@ -26,12 +73,16 @@ function(troupe_add_component name)
   troupe_install(troupe_${name} COMPONENT ${arg_COMPONENT} EXPORT ${arg_EXPORT} FILE_SET HEADERS)
 endfunction()
 
-# A test binary: the listed sources with doctest's main. It fails when it makes no assertion at all.
+# A test binary: the listed sources with doctest's main. It fails when it makes no assertion at all. STARTS names the targets that it
+# starts or opens: they are built before it, and found when it runs (tests/support/built.hpp).
 function(troupe_add_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK;LABELS;STARTS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE troupe_warnings troupe_test_main ${arg_LINK})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/bin)
+  if(arg_STARTS)
+    add_dependencies(${name} ${arg_STARTS})
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set(timeout 600)
   # Under ThreadSanitizer programs run 5 to 20 times slower.

@@ -20,6 +20,9 @@
 
 namespace troupe::collectives {
 
+/// How long a call of a device group may take, unless set_deadline says otherwise.
+inline constexpr auto default_deadline = std::chrono::seconds{300};
+
 /// A bucket with its own device memory.
 class own_device_bucket : public device_bucket {
  public:

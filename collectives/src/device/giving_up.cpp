@@ -19,7 +19,7 @@ namespace {
 using stage = abort_escalation::stage;
 using decision = abort_escalation::decision;
 
-constexpr auto pause_between_looks = std::chrono::milliseconds{10};
+constexpr auto end_poll_interval = std::chrono::milliseconds{10};
 
 /// The results of the threads, which may outlive the waiting thread.
 struct report {
@@ -82,7 +82,7 @@ decision wait(abort_escalation& escalation, report& shared, const escalation_cal
   std::string why;
   {
     std::unique_lock lock{shared.mutex};
-    shared.changed.wait_for(lock, pause_between_looks, [&] { return !shared.ended.empty(); });
+    shared.changed.wait_for(lock, end_poll_interval, [&] { return !shared.ended.empty(); });
     if (!shared.ended.empty()) {
       ended = shared.ended.front();
       shared.ended.pop_front();

@@ -4,8 +4,6 @@ namespace troupe::collectives {
 
 namespace {
 
-constexpr auto default_deadline = std::chrono::seconds{300};
-
 class self_device_group final : public basic_device_group {
  public:
   self_device_group(std::shared_ptr<device> where, generation_id generation, hang_policy on_hang)

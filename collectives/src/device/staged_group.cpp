@@ -18,8 +18,6 @@ namespace troupe::collectives {
 
 namespace {
 
-constexpr auto default_deadline = std::chrono::seconds{300};
-
 /// For results that the device cannot read in place: the size of one copy, and the limit of copying threads.
 constexpr std::uint64_t chunk_bytes = 2 << 20;
 constexpr std::size_t most_lanes = 4;

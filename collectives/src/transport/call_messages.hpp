@@ -10,6 +10,10 @@
 
 namespace troupe::collectives {
 
+/// The phases of one call, with separate tags.
+inline constexpr std::uint32_t first_phase = 0;
+inline constexpr std::uint32_t second_phase = 1;
+
 /// The messages of one call after another: numbers the calls, tags their messages and counts what this rank sends.
 class call_messages {
  public:
@@ -24,8 +28,9 @@ class call_messages {
   [[nodiscard]] expected<void> begin(const call_record& call);
 
   /// Posts a message of the running call. Messages between two ranks with the same phase and size arrive in order.
-  void send(std::uint32_t peer, const std::byte* data, std::uint64_t size_bytes, std::uint32_t phase = 0);
-  transport::ticket receive(std::uint32_t peer, std::byte* data, std::uint64_t size_bytes, std::uint32_t phase = 0);
+  void send(std::uint32_t peer, const std::byte* data, std::uint64_t size_bytes, std::uint32_t phase = first_phase);
+  transport::ticket receive(std::uint32_t peer, std::byte* data, std::uint64_t size_bytes,
+                            std::uint32_t phase = first_phase);
 
   [[nodiscard]] expected<void> wait(transport::ticket message) { return transport_->wait(message); }
   [[nodiscard]] expected<void> finish() { return transport_->finish(); }

@@ -13,10 +13,6 @@ namespace troupe::collectives {
 
 namespace {
 
-/// Phases of one operation, with separate tags.
-constexpr std::uint32_t first_phase = 0;
-constexpr std::uint32_t second_phase = 1;
-
 std::uint32_t rounds(std::uint32_t world_size) noexcept {
   return root_level(world_size);
 }

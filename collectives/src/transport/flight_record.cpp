@@ -6,7 +6,7 @@ namespace troupe::collectives {
 
 namespace {
 
-std::string to_text(std::chrono::nanoseconds x) {
+std::string short_duration(std::chrono::nanoseconds x) {
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(x).count();
   if (us < 10'000)
     return fmt::format("{} us", us);
@@ -85,8 +85,8 @@ std::string to_string(const flight_record& record) {
     return text + "no call yet";
   if (!record.is_under_way)
     return fmt::format("{}outside a call; the last was {}, which took {}", text, to_string(record.call),
-                       to_text(record.duration));
-  text += fmt::format("in {} for {}", to_string(record.call), to_text(record.duration));
+                       short_duration(record.duration));
+  text += fmt::format("in {} for {}", to_string(record.call), short_duration(record.duration));
   for (const auto& peer : record.peers) {
     if (peer.arrived)
       continue;

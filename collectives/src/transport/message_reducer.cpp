@@ -50,9 +50,6 @@ constexpr std::size_t few_members = 8;
 /// Pieces that are received while one is added.
 constexpr std::size_t pieces_at_a_time = 2;
 
-constexpr std::uint32_t first_phase = 0;
-constexpr std::uint32_t second_phase = 1;
-
 /// Cuts a slice on multiples of cache lines from its start.
 class piece_list {
  public:

@@ -12,7 +12,7 @@ namespace troupe::collectives {
 namespace {
 
 /// A contribution goes through all its additions in pieces of this size, which stay in the cache.
-constexpr std::uint64_t block_bytes = 16 << 10;
+constexpr std::uint64_t cached_bytes = 16 << 10;
 
 std::string to_text(byte_range range) {
   return fmt::format("[{}, {})", range.first, range.last);
@@ -107,7 +107,7 @@ void leaf_accumulator::finish(byte_range range) {
 /// Executes the plan on the part `range` of a contribution and on the corresponding part of the sums.
 void leaf_accumulator::run(byte_range range) noexcept {
   for (auto first = range.first; first < range.last && !plan_.operations().empty();) {
-    const byte_range block{first, std::min(first + block_bytes, range.last)};
+    const byte_range block{first, std::min(first + cached_bytes, range.last)};
     const byte_range sums{layout_.offset_in_sums(block.first), layout_.offset_in_sums(block.last)};
     for (const auto& x : plan_.operations()) {
       auto* target = buffers_[x.target].data() + sums.first;

@@ -28,9 +28,9 @@ expected<void> check_ownership(std::uint32_t shards, std::span<const shard_range
     next = range.last;
   }
   if (next != shards)
-    return fail(
-        errc::invalid_argument,
-        fmt::format("shards {} belong to no rank; assign every shard to exactly one rank", to_text({next, shards})));
+    return fail(errc::invalid_argument,
+                fmt::format("shards {} belong to no rank; assign every shard to exactly one rank",
+                            to_text(shard_range{next, shards})));
   return {};
 }
 

@@ -33,7 +33,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 using serialization::temporary_directory;
-using json = nlohmann::ordered_json;
+using ordered_json = nlohmann::ordered_json;
 
 class local_run : public run_access {
  public:
@@ -52,7 +52,7 @@ class local_run : public run_access {
   [[nodiscard]] std::variant<control_client, absent_driver> find_driver() override {
     return runtime::find_driver(directory_);
   }
-  [[nodiscard]] json stored_status(absence why) override { return runtime::stored_status(directory_, why); }
+  [[nodiscard]] ordered_json stored_status(absence why) override { return runtime::stored_status(directory_, why); }
   [[nodiscard]] bool has_driver() override {
     const auto holder = actors::read_lock_holder(directory_);
     return holder && actors::life_of(*holder, directory_) != actors::holder_life::is_gone;
@@ -169,7 +169,7 @@ class remote_run : public run_access {
       answer = node_.ask("files", {{"run", run_}});
     if (!answer)
       return fail(answer.error());
-    for (const auto& each : answer->value("files", json::array()))
+    for (const auto& each : answer->value("files", ordered_json::array()))
       TROUPE_TRY(copy(each.value("path", std::string{}),
                       {each.value("id", std::uint64_t{0}), each.value("size", std::uint64_t{0})}));
     return {};
@@ -184,7 +184,7 @@ class remote_run : public run_access {
                                         opened.error().message + "; another node takes the job over if that goes on"}
                         : absent_driver{absence::deaf, opened.error().message};
     if (!opened->contains("session")) {
-      status_ = opened->value("status", json::object());
+      status_ = opened->value("status", ordered_json::object());
       return absent_driver{static_cast<absence>(opened->value("absence", 0U)),
                            opened->value("absence_text", std::string{})};
     }
@@ -195,7 +195,7 @@ class remote_run : public run_access {
     return control_client{collectives::unique_fd{ends[1]}};
   }
 
-  [[nodiscard]] json stored_status(absence /*why*/) override { return status_; }
+  [[nodiscard]] ordered_json stored_status(absence /*why*/) override { return status_; }
 
   [[nodiscard]] bool has_driver() override {
     const auto status = node_.ask("status", {{"run", run_}});
@@ -272,7 +272,7 @@ class remote_run : public run_access {
   std::string run_;
   temporary_directory copy_;
   std::map<std::string, copied_file> files_;
-  json status_ = json::object();
+  ordered_json status_ = ordered_json::object();
   std::deque<relay> relays_;
 };
 

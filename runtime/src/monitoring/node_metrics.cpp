@@ -30,14 +30,6 @@ void node_metrics::look(actors::node_figures figures, const sampler& sample) {
   runs_ = std::move(now);
 }
 
-namespace {
-
-double number(std::uint64_t value) {
-  return static_cast<double>(value);
-}
-
-} // namespace
-
 std::string to_prometheus(const node_metrics& metrics) {
   const auto& x = metrics.figures();
   prometheus_text out;
@@ -45,15 +37,15 @@ std::string to_prometheus(const node_metrics& metrics) {
   out.gauge("troupe_node_gpus", "GPUs that the node offers.", x.offered.gpus);
   out.gauge("troupe_node_gpus_used", "GPUs that workers have.", x.used_gpus);
   out.gauge("troupe_node_draining", "1 while the node is going away.", x.is_draining ? 1 : 0);
-  out.gauge("troupe_node_runs", "Runs that are here.", number(x.runs.size()));
-  out.counter("troupe_node_runs_total", "Runs that have been here since the node's start.", number(x.runs_begun));
-  out.counter("troupe_node_workers_started_total", "Worker processes that were started.", number(x.workers_started));
-  out.counter("troupe_node_workers_ended_total", "Worker processes that have ended.", number(x.workers_ended));
+  out.gauge("troupe_node_runs", "Runs that are here.", double_of(x.runs.size()));
+  out.counter("troupe_node_runs_total", "Runs that have been here since the node's start.", double_of(x.runs_begun));
+  out.counter("troupe_node_workers_started_total", "Worker processes that were started.", double_of(x.workers_started));
+  out.counter("troupe_node_workers_ended_total", "Worker processes that have ended.", double_of(x.workers_ended));
   out.counter("troupe_node_late_heartbeats_total", "How often a worker was found silent whose process lives.",
-              number(x.late_heartbeats));
+              double_of(x.late_heartbeats));
   out.gauge("troupe_node_workers", "Worker processes of a run.");
   for (const auto& run : x.runs)
-    out.sample(number(run.pids.size()), {{"run", run.name}});
+    out.sample(double_of(run.pids.size()), {{"run", run.name}});
   out.gauge("troupe_node_silent_workers", "Workers of a run that are silent now.");
   for (const auto& run : x.runs)
     out.sample(run.silent, {{"run", run.name}});
@@ -62,7 +54,7 @@ std::string to_prometheus(const node_metrics& metrics) {
     out.sample(run.has_driver ? 1 : 0, {{"run", run.name}});
   out.gauge("troupe_node_workers_resident_bytes", "Resident memory of a run's workers; shared memory counts for each.");
   for (const auto& [name, usage] : metrics.runs())
-    out.sample(number(usage.resident_bytes), {{"run", name}});
+    out.sample(double_of(usage.resident_bytes), {{"run", name}});
   out.counter("troupe_node_workers_cpu_seconds_total",
               "Processor time of a run's workers, each up to the last scrape in which it lived.");
   for (const auto& [name, usage] : metrics.runs())

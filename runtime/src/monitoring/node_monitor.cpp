@@ -11,7 +11,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 /// A node that has not turned for this long is not well: its drivers take it for silent.
-constexpr auto longest_silence = std::chrono::seconds{10};
+constexpr auto longest_node_silence = std::chrono::seconds{10};
 
 } // namespace
 
@@ -43,7 +43,7 @@ http_answer node_monitor::metrics() {
 http_answer node_monitor::health() const {
   const auto lock = std::lock_guard{mutex_};
   const auto silence = std::chrono::duration<double>(clock::now() - heard_);
-  if (silence > longest_silence)
+  if (silence > longest_node_silence)
     return {503, http_answer{}.content_type, fmt::format("the node has not turned for {:.0f} s\n", silence.count())};
   return {200, http_answer{}.content_type, "ok\n"};
 }

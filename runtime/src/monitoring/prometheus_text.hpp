@@ -9,6 +9,11 @@
 
 namespace troupe::runtime {
 
+/// A count as a sample.
+[[nodiscard]] inline double double_of(std::uint64_t count) {
+  return static_cast<double>(count);
+}
+
 /// Writes Prometheus' text format, version 0.0.4: families of samples, each with one kind and one line of help. Pure.
 class prometheus_text {
  public:

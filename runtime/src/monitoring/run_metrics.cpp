@@ -23,10 +23,6 @@ constexpr auto step_bounds = [] {
   return result;
 }();
 
-double number(std::uint64_t value) {
-  return static_cast<double>(value);
-}
-
 } // namespace
 
 void run_metrics::on(const actors::run_event& event) {
@@ -133,11 +129,11 @@ void put_progress(prometheus_text& out, const run_figures& x) {
   for (const auto each : {time_use::starting, time_use::training, time_use::restarting, time_use::awaiting_capacity,
                           time_use::paused, time_use::awaiting_peers, time_use::ending})
     out.sample(each == x.pulse.activity ? 1 : 0, {{"activity", to_string(each)}});
-  out.gauge("troupe_step", "The last step that was applied.", number(x.step));
-  out.gauge("troupe_planned_steps", "The last step of the run; 0 while unknown.", number(x.planned_steps));
+  out.gauge("troupe_step", "The last step that was applied.", double_of(x.step));
+  out.gauge("troupe_planned_steps", "The last step of the run; 0 while unknown.", double_of(x.planned_steps));
   out.counter("troupe_steps_total", "Steps that were applied, those computed again after a restart included.",
-              number(x.applied_steps));
-  out.counter("troupe_samples_total", "Samples of these steps.", number(x.applied_steps * x.batch_samples));
+              double_of(x.applied_steps));
+  out.counter("troupe_samples_total", "Samples of these steps.", double_of(x.applied_steps * x.batch_samples));
   out.gauge("troupe_samples_per_second", "Over the last seconds.", x.samples_per_second);
   out.gauge("troupe_metric", "What the training function reported last, on rank 0.");
   for (const auto& [name, value] : x.metrics)
@@ -159,37 +155,39 @@ void put_times(prometheus_text& out, const run_figures& x) {
   }
   out.counter("troupe_collective_sent_bytes_total", "Payload that a rank sent to its peers over shared memory or TCP.");
   for (const auto& [rank, each] : x.ranks)
-    out.sample(number(each.sent_bytes), {{"rank", fmt::to_string(rank)}});
+    out.sample(double_of(each.sent_bytes), {{"rank", fmt::to_string(rank)}});
   out.gauge("troupe_worker_resident_bytes", "Resident memory of a rank's process.");
   for (const auto& [rank, each] : x.ranks)
     if (each.resident_bytes > 0)
-      out.sample(number(each.resident_bytes), {{"rank", fmt::to_string(rank)}});
+      out.sample(double_of(each.resident_bytes), {{"rank", fmt::to_string(rank)}});
 }
 
 void put_checkpoints(prometheus_text& out, const run_figures::checkpoint_figures& x) {
   out.counter("troupe_checkpoints_total", "Due checkpoints, by what became of them.");
-  out.sample(number(x.saved), {{"outcome", "saved"}});
-  out.sample(number(x.skipped), {{"outcome", "skipped"}});
-  out.sample(number(x.failed), {{"outcome", "failed"}});
-  out.counter("troupe_checkpoint_saved_bytes_total", "Size of the saved checkpoints.", number(x.saved_bytes));
+  out.sample(double_of(x.saved), {{"outcome", "saved"}});
+  out.sample(double_of(x.skipped), {{"outcome", "skipped"}});
+  out.sample(double_of(x.failed), {{"outcome", "failed"}});
+  out.counter("troupe_checkpoint_saved_bytes_total", "Size of the saved checkpoints.", double_of(x.saved_bytes));
   out.counter("troupe_checkpoint_saved_seconds_total", "From the first part of a checkpoint until it was durable.",
               x.saved_seconds);
-  out.gauge("troupe_checkpoint_last_step", "The step of the latest saved checkpoint; 0 for none.", number(x.last_step));
+  out.gauge("troupe_checkpoint_last_step", "The step of the latest saved checkpoint; 0 for none.",
+            double_of(x.last_step));
 }
 
 void put_membership(prometheus_text& out, const run_figures& x) {
-  out.gauge("troupe_generation", "The present membership of the group of workers.", number(x.pulse.generation.value));
+  out.gauge("troupe_generation", "The present membership of the group of workers.",
+            double_of(x.pulse.generation.value));
   out.gauge("troupe_workers", "Its workers.", x.pulse.workers);
   out.counter("troupe_restarts_total", "Restarts from a checkpoint, because all workers were lost.",
               std::max(1u, x.pulse.attempt) - 1);
   out.counter("troupe_failures_total", "Failures of workers, by the kind of their error.");
   for (const auto& [what, count] : x.failures)
-    out.sample(number(count), {{"code", what.first}, {"consequence", what.second ? "true" : "false"}});
-  out.counter("troupe_pauses_total", "Times that training paused because a group was formed.", number(x.pauses));
+    out.sample(double_of(count), {{"code", what.first}, {"consequence", what.second ? "true" : "false"}});
+  out.counter("troupe_pauses_total", "Times that training paused because a group was formed.", double_of(x.pauses));
   out.counter("troupe_pause_seconds_total", "How long, on the rank that waited longest.", x.pause_seconds);
-  out.counter("troupe_warnings_total", "Warnings to the run's users.", number(x.warnings));
+  out.counter("troupe_warnings_total", "Warnings to the run's users.", double_of(x.warnings));
   out.counter("troupe_dropped_reports_total", "Reports that a rank made faster than they were taken in.",
-              number(x.dropped_reports));
+              double_of(x.dropped_reports));
 }
 
 void put_goodput(prometheus_text& out, const run_goodput& x) {
@@ -198,7 +196,8 @@ void put_goodput(prometheus_text& out, const run_goodput& x) {
   out.gauge("troupe_productive_seconds", "Time of the steps that count, each once.", x.productive_seconds);
   out.gauge("troupe_lost_seconds", "Time in which the run did not get ahead, by cause.");
   for_each_cause(x.lost, [&out](const char* cause, double seconds) { out.sample(seconds, {{"cause", cause}}); });
-  out.counter("troupe_steps_redone_total", "Steps that were computed again after a restart.", number(x.steps_redone));
+  out.counter("troupe_steps_redone_total", "Steps that were computed again after a restart.",
+              double_of(x.steps_redone));
 }
 
 } // namespace

@@ -32,11 +32,6 @@ constexpr std::size_t kept_buffer_bytes = std::size_t{1} << 20;
 /// A connection about members on which nothing was said for this long is closed: members beat once a second.
 constexpr auto member_patience = std::chrono::seconds{30};
 
-template <class T>
-T or_empty(caf::expected<T> x) {
-  return x ? std::move(*x) : T{};
-}
-
 void report_objection(int fd, std::string_view what) {
   const auto text =
       fmt::format("closed the connection from {}: it sent {}\n", or_empty(net::remote_addr_of_fd(fd)), what);

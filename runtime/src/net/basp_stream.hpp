@@ -6,6 +6,7 @@
 #include "net/keys/key_source.hpp"
 #include "net/members/member_session.hpp"
 
+#include <caf/expected.hpp>
 #include <caf/intrusive_ptr.hpp>
 #include <caf/io/network/default_multiplexer.hpp>
 #include <caf/io/network/event_handler.hpp>
@@ -22,6 +23,12 @@
 #include <string>
 
 namespace troupe::runtime {
+
+/// What a connection says of itself, such as its address; the empty value if the system does not know it.
+template <class T>
+T or_empty(caf::expected<T> x) {
+  return x ? std::move(*x) : T{};
+}
 
 /// Reads and writes one connection of CAF's broker in the multiplexer's thread, and ends it when `basp_guard` objects.
 /// Watches the socket for writing only while there is something to send: the multiplexer is level-triggered and would

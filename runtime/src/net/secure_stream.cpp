@@ -25,7 +25,7 @@ namespace tcp = collectives::tcp;
 using clock = std::chrono::steady_clock;
 
 /// How often the stop token is checked.
-constexpr auto slice = 100ms;
+constexpr auto poll_interval = 100ms;
 
 constexpr std::size_t first_text_bytes = std::size_t{64} << 10;
 
@@ -52,7 +52,7 @@ expected<void> await(int fd, short events, clock::time_point limit, const std::s
   for (;;) {
     if (stop.stop_requested())
       return fail(errc::aborted, "the transfer was cancelled");
-    auto ready = ::poll(&what, 1, static_cast<int>(std::chrono::milliseconds{slice}.count()));
+    auto ready = ::poll(&what, 1, static_cast<int>(std::chrono::milliseconds{poll_interval}.count()));
     if (ready > 0)
       return {};
     if (ready < 0 && errno != EINTR)

@@ -41,11 +41,6 @@ constexpr std::size_t most_served = 8192;
 /// Numbers the peers that ask about members: doormen may share a service.
 std::atomic<std::uint64_t> next_peer{1};
 
-template <class T>
-T or_empty(caf::expected<T> x) {
-  return x ? std::move(*x) : T{};
-}
-
 /// Accepts connections. If no descriptor is left, calls `full`, which may free one for the next attempt.
 class accept_policy {
  public:

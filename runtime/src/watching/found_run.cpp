@@ -33,7 +33,7 @@ bool is_reserved(const fs::path& path) {
   return fs::is_directory(path, code) && fs::is_empty(path, code) && !code;
 }
 
-nlohmann::json read_object(const fs::path& path) {
+nlohmann::json object_in(const fs::path& path) {
   auto file = std::ifstream{path};
   auto result = nlohmann::json::parse(file, nullptr, false);
   return result.is_object() ? result : nlohmann::json::object();
@@ -143,7 +143,7 @@ absent_driver explain_absence(const fs::path& run, const std::string& refusal) {
   const auto holder = actors::read_lock_holder(run);
   auto code = std::error_code{};
   if (!holder && fs::exists(run / "result.json", code)) {
-    const auto result = read_object(run / "result.json");
+    const auto result = object_in(run / "result.json");
     return {absence::ended,
             fmt::format("the run has ended: {} after step {}", value_of(result, "status", std::string{"unknown"}),
                         value_of(result, "steps", std::uint64_t{0}))};
@@ -166,9 +166,9 @@ absent_driver explain_absence(const fs::path& run, const std::string& refusal) {
 }
 
 ordered stored_status(const fs::path& run, absence why) {
-  const auto described = read_object(run / "run.json");
+  const auto described = object_in(run / "run.json");
   // An older result is of no interest in the others.
-  const auto ended = why == absence::ended ? read_object(run / "result.json") : nlohmann::json::object();
+  const auto ended = why == absence::ended ? object_in(run / "result.json") : nlohmann::json::object();
   auto code = std::error_code{};
   auto storage = std::string{};
   const auto path = fs::weakly_canonical(run, code);

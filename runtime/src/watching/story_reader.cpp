@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t most_bytes = std::size_t{64} << 20;
 
 /// An object, empty if there is none that can be read. Written files are small; others are left alone.
-json read_object(const fs::path& path) {
+json small_object_in(const fs::path& path) {
   constexpr std::uintmax_t largest = std::uintmax_t{16} << 20;
   auto code = std::error_code{};
   if (const auto size = fs::file_size(path, code); code || size > largest)
@@ -88,7 +88,7 @@ class story_reader::impl {
                                      std::pair{&events_file_, "events.jsonl"}})
       if (file->is_sampled())
         sampled.push_back(name);
-    return {{"about", describe_run(read_object(run_ / "run.json"))},
+    return {{"about", describe_run(small_object_in(run_ / "run.json"))},
             {"curves", std::move(curves)},
             {"ranks", times_.ranks()},
             {"late", times_.late()},
@@ -99,7 +99,7 @@ class story_reader::impl {
             {"goodput", events_.goodput()},
             {"members", ordered(events_.members())},
             {"logs", std::move(logs)},
-            {"result", describe_result(read_object(run_ / "result.json"))},
+            {"result", describe_result(small_object_in(run_ / "result.json"))},
             {"sampled", std::move(sampled)}};
   }
 

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// The size of one read: small enough to be hashed while it is still in the cache.
-constexpr std::uint64_t piece_bytes = 512 << 10;
+constexpr std::uint64_t read_piece_bytes = 512 << 10;
 
 /// The bytes that one thread verifies at a time if chunks are small.
 constexpr std::uint64_t stretch_bytes = 8 << 20;
@@ -143,7 +143,7 @@ expected<void> verify_chunk(const file& source, const region& chunk, std::vector
 
 expected<void> verify_stretch(const file& source, std::span<const region> regions) {
   auto longest = std::ranges::max(regions, {}, &region::size_bytes).size_bytes();
-  auto buffer = std::vector<std::byte>(std::min(longest, piece_bytes));
+  auto buffer = std::vector<std::byte>(std::min(longest, read_piece_bytes));
   for (const auto& each : regions) {
     auto good = each.tensor != nullptr ? verify_chunk(source, each, buffer) : verify_padding(source, each, buffer);
     if (!good)
@@ -261,7 +261,7 @@ expected<void> checkpoint::read_chunk(const stored_tensor& tensor, std::size_t c
   TROUPE_TRY(auto source, open_part(directory_, content_.parts[place.part], *files_));
   auto checksum = xxh3_stream{};
   for (auto done = std::uint64_t{0}; done < target.size();) {
-    auto piece = target.subspan(done, std::min<std::uint64_t>(piece_bytes, target.size() - done));
+    auto piece = target.subspan(done, std::min<std::uint64_t>(read_piece_bytes, target.size() - done));
     TROUPE_TRY(source->read_at(place.offset_bytes + done, piece));
     checksum.update(piece);
     done += piece.size();

@@ -20,14 +20,14 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Small enough that a copy is given up soon.
-constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t copy_piece_bytes = std::uint64_t{1} << 20;
 
 /// Copies a file; returns once it is on the device.
 expected<void> copy_file(const fs::path& from, const fs::path& to, const std::stop_token& stop, file_system& files) {
   TROUPE_TRY(auto source, open_sized(from, files));
   TROUPE_TRY(auto target, files.create(to));
   TROUPE_TRY(target->reserve(source.size_bytes));
-  auto buffer = std::vector<std::byte>(std::min(piece_bytes, source.size_bytes));
+  auto buffer = std::vector<std::byte>(std::min(copy_piece_bytes, source.size_bytes));
   for (std::uint64_t done = 0; done < source.size_bytes;) {
     if (stop.stop_requested())
       return fail(errc::aborted, fmt::format("copying {} was given up", from.string()));

@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<std::byte, chunk_alignment_bytes> zeros{};
 
 /// Small enough that a hashed piece is still in the processor's cache when it is written, which makes hashing cheap.
-constexpr std::uint64_t piece_bytes = 1 << 20;
+constexpr std::uint64_t write_piece_bytes = 1 << 20;
 
 } // namespace
 
@@ -124,7 +124,7 @@ expected<void> part_writer::write(std::span<const std::byte> bytes) {
                                                     s.target->path().string(), s.missing_bytes));
   while (!bytes.empty()) {
     auto length = s.next().planned.length_bytes;
-    auto piece = bytes.first(std::min<std::size_t>({bytes.size(), length - s.written_bytes, piece_bytes}));
+    auto piece = bytes.first(std::min<std::size_t>({bytes.size(), length - s.written_bytes, write_piece_bytes}));
     s.checksum.update(piece);
     TROUPE_TRY(s.write_piece(piece));
     s.written_bytes += piece.size();

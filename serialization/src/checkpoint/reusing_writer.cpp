@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// How many bytes are processed between two checks for a stop.
-constexpr std::size_t piece_bytes = std::size_t{4} << 20;
+constexpr std::size_t reused_piece_bytes = std::size_t{4} << 20;
 
 error not_needed() {
   return {errc::aborted, "the checkpoint is no longer needed"};
@@ -59,7 +59,7 @@ expected<part_report> reusing_writer::write(const fs::path& directory, std::uint
     while (!chunk.empty()) {
       if (stop.stop_requested())
         return fail(not_needed());
-      auto piece = chunk.first(std::min(chunk.size(), piece_bytes));
+      auto piece = chunk.first(std::min(chunk.size(), reused_piece_bytes));
       TROUPE_TRY(writer.write(piece));
       chunk = chunk.subspan(piece.size());
     }
@@ -126,7 +126,7 @@ expected<void> reusing_writer::compare(const fs::path& path, std::span<const std
     return fail(errc::damaged, fmt::format("{} has {} bytes of {}", path.string(), size, bytes.size()));
   source->drop_cached();
 
-  auto buffer = std::vector<std::byte>(std::min(bytes.size(), piece_bytes));
+  auto buffer = std::vector<std::byte>(std::min(bytes.size(), reused_piece_bytes));
   for (std::size_t done = 0; done < bytes.size();) {
     if (stop.stop_requested())
       return fail(not_needed());

@@ -31,9 +31,9 @@ constexpr std::array<std::pair<dtype, std::string_view>, 12> codes{{
 }};
 
 /// Parses the header's dictionary, a Python literal with three entries; evaluates nothing.
-class header_reader {
+class npy_header_reader {
  public:
-  header_reader(std::string_view text) : text_(text) {}
+  npy_header_reader(std::string_view text) : text_(text) {}
 
   expected<npy_layout> read() {
     read_dictionary();
@@ -233,7 +233,7 @@ expected<npy_layout> parse_npy_header(std::span<const std::byte> beginning, std:
                 fmt::format("its header would have {} bytes; at most {} are supported", length, max_npy_header_bytes));
   if (length > text.size() - begin || begin + length > file_bytes)
     return fail(errc::damaged, "it is truncated in its header");
-  auto result = header_reader{text.substr(begin, length)}.read();
+  auto result = npy_header_reader{text.substr(begin, length)}.read();
   if (!result)
     return result;
   result->offset_bytes = begin + length;

@@ -59,7 +59,7 @@ struct described_tensor {
 
 /// Parses the header's JSON with a SAX interface and stops at the first violation of the format. Its depth and memory
 /// are bounded by the format.
-class header_reader {
+class safetensors_header_reader {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
   using number_unsigned_t = nlohmann::json::number_unsigned_t;
@@ -302,7 +302,7 @@ expected<safetensors_index> parse_safetensors_header(std::string_view header, st
   // The JSON parser would stop at a null byte and ignore what follows.
   if (auto at = header.find('\0'); at != std::string_view::npos)
     return refuse(errc::damaged, fmt::format("it is not JSON at byte {}", at));
-  auto reader = header_reader{};
+  auto reader = safetensors_header_reader{};
   if (!nlohmann::json::sax_parse(header.begin(), header.end(), &reader))
     return refuse(reader.flaw().code, reader.flaw().message);
   auto& tensors = reader.tensors();

@@ -16,7 +16,7 @@ constexpr std::string_view rclone_prefix = "rclone:";
 constexpr std::string_view node_prefix = "node:";
 
 /// Without slashes at its end; "/" stays.
-std::string_view trimmed(std::string_view place) {
+std::string_view without_trailing_slashes(std::string_view place) {
   while (place.size() > 1 && place.ends_with('/'))
     place.remove_suffix(1);
   return place;
@@ -41,7 +41,7 @@ std::optional<std::string> rclone_path_of(std::string_view place) {
 std::optional<node_place> node_place_of(std::string_view place) {
   if (!place.starts_with(node_prefix))
     return std::nullopt;
-  place = trimmed(place.substr(node_prefix.size()));
+  place = without_trailing_slashes(place.substr(node_prefix.size()));
   const auto slash = place.find('/');
   auto result = node_place{std::string{place.substr(0, slash)},
                            std::string{slash == std::string_view::npos ? std::string_view{} : place.substr(slash + 1)}};
@@ -94,13 +94,13 @@ expected<void> validate_mirror_place(std::string_view place) {
 }
 
 std::string join_mirror_place(std::string_view place, std::string_view name) {
-  place = trimmed(place);
+  place = without_trailing_slashes(place);
   return fmt::format("{}{}{}", place, place.ends_with('/') || place.ends_with(':') ? "" : "/", name);
 }
 
 mirrored_run parse_mirrored_run(std::string_view place) {
   auto result = mirrored_run{};
-  place = trimmed(place);
+  place = without_trailing_slashes(place);
   if (const auto [above, name] = split_last(place); const auto step = serialization::parse_checkpoint_name(name)) {
     result.step = step;
     place = above;

@@ -36,7 +36,7 @@ namespace {
 constexpr auto patience = 10s;
 /// How long it waits for any process.
 constexpr auto process_limit = 30s;
-constexpr auto between_looks = 50ms;
+constexpr auto link_poll_interval = 50ms;
 constexpr std::uint32_t most_replicas = 256;
 
 void print(std::string_view line) {
@@ -154,7 +154,7 @@ class remote_replicas::impl {
   expected<void> await_first(std::chrono::steady_clock::time_point deadline) {
     for (;;) {
       const auto now = std::chrono::steady_clock::now();
-      if (links_->await_first(std::min(deadline, now + between_looks)))
+      if (links_->await_first(std::min(deadline, now + link_poll_interval)))
         return {};
       const auto lock = std::lock_guard{mutex_};
       if (is_stopped_)

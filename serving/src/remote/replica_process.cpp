@@ -30,7 +30,7 @@ namespace {
 
 constexpr auto connect_limit = 3s;
 constexpr auto between_tries = 1s;
-constexpr auto between_looks = 100ms;
+constexpr auto idle_poll_interval = 100ms;
 
 expected<served_model> load_model(secure_stream& server, const replica_settings& settings, const load_replica& load,
                                   const std::function<void()>& begun) {
@@ -89,7 +89,7 @@ class connections {
         added.has_ended = true;
       }};
     }
-    changed_.wait_for(lock, between_looks, [this] { return !has_waiting_; });
+    changed_.wait_for(lock, idle_poll_interval, [this] { return !has_waiting_; });
   }
 
  private:

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Long: they are renewed when they expire, and are valid on this machine only.
-constexpr int valid_days = 3650;
+constexpr int loopback_valid_days = 3650;
 
 tls_files loopback_files(const fs::path& directory) {
   return {directory / "loopback.pem", directory / "loopback.key", directory / "ca.pem", key_scope::loopback};
@@ -26,9 +26,9 @@ tls_files loopback_files(const fs::path& directory) {
 expected<void> write_loopback_keys(const fs::path& directory) {
   TROUPE_TRY(auto authority, make_authority("Troupe loopback authority"));
   TROUPE_TRY(auto key, make_key());
-  TROUPE_TRY(auto certificate,
-             make_certificate(key.get(), authority,
-                              {"localhost", "DNS:localhost,IP:127.0.0.1,IP:::1", certificate_role::none, valid_days}));
+  TROUPE_TRY(auto certificate, make_certificate(key.get(), authority,
+                                                {"localhost", "DNS:localhost,IP:127.0.0.1,IP:::1",
+                                                 certificate_role::none, loopback_valid_days}));
   auto files = loopback_files(directory);
   return write_key(files.key, key.get())
       .and_then([&] { return write_certificate(files.certificate, certificate.get()); })

@@ -11,7 +11,7 @@ namespace troupe::runtime {
 namespace {
 
 /// As CBOR: a metric may be no number, which JSON text cannot say.
-std::vector<std::uint8_t> describe(const tracked_state& state, const transferred_extras& extras) {
+std::vector<std::uint8_t> description_of(const tracked_state& state, const transferred_extras& extras) {
   return nlohmann::json::to_cbor({{"values", state.values()}, {"metrics", extras.last_metrics}});
 }
 
@@ -58,7 +58,7 @@ expected<void> transfer_state(collectives::communicator& group, std::span<const 
   auto mine = std::ranges::find(sources, group.rank());
   if (mine == sources.end())
     return take(group, sources, state, extras);
-  auto text = describe(state, extras);
+  auto text = description_of(state, extras);
   for (auto joiner : joiners)
     TROUPE_TRY(give(group, joiner, static_cast<std::size_t>(mine - sources.begin()), sources.size(), state, text));
   return {};

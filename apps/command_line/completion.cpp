@@ -18,7 +18,7 @@ std::string function_name(const std::string& command) {
   return result;
 }
 
-std::string quoted(const std::string& text) {
+std::string shell_quoted(const std::string& text) {
   return "'" + CLI::detail::find_and_replace(text, "'", R"('\'')") + "'";
 }
 
@@ -50,9 +50,9 @@ std::string bash_words(const command_description& command, const command_descrip
   std::vector<std::string> commands;
   for (const auto& each : command.commands)
     commands.push_back(each.word());
-  return fmt::format("    {})\n      options={}\n      commands={}\n      ;;\n", quoted(path_of(command, program)),
-                     quoted(fmt::format("{}", fmt::join(options, " "))),
-                     quoted(fmt::format("{}", fmt::join(commands, " "))));
+  return fmt::format("    {})\n      options={}\n      commands={}\n      ;;\n",
+                     shell_quoted(path_of(command, program)), shell_quoted(fmt::format("{}", fmt::join(options, " "))),
+                     shell_quoted(fmt::format("{}", fmt::join(commands, " "))));
 }
 
 /// The same over the command line and the option before the word.
@@ -63,9 +63,9 @@ std::string bash_values(const command_description& command, const command_descri
       continue;
     std::vector<std::string> patterns;
     for (const auto& name : option->names)
-      patterns.push_back(quoted(path_of(command, program) + " " + name));
+      patterns.push_back(shell_quoted(path_of(command, program) + " " + name));
     result += fmt::format("    {}) value=yes words={} ;;\n", fmt::join(patterns, " | "),
-                          quoted(fmt::format("{}", fmt::join(option->choices, " "))));
+                          shell_quoted(fmt::format("{}", fmt::join(option->choices, " "))));
   }
   return result;
 }
@@ -97,7 +97,7 @@ std::string zsh_option(const option_description& option) {
     auto spec = fmt::format("{}{}[{}]", name, option.is_flag() ? "" : is_long ? "=" : "+", zsh_text(option.text));
     if (!option.is_flag())
       spec += fmt::format(":{}:{}", zsh_text(option.value), zsh_action(option));
-    result += fmt::format("    {} \\\n", quoted((option.is_list ? "*" : "") + spec));
+    result += fmt::format("    {} \\\n", shell_quoted((option.is_list ? "*" : "") + spec));
   }
   return result;
 }
@@ -110,14 +110,14 @@ std::string zsh_function(const command_description& command) {
   for (const auto* option : all_options(command))
     result += zsh_option(*option);
   for (const auto& argument : command.arguments)
-    result += fmt::format("    {} \\\n", quoted(fmt::format("{}:{}:{}", argument.is_list ? "*" : "",
-                                                            zsh_text(argument.value), zsh_action(argument))));
+    result += fmt::format("    {} \\\n", shell_quoted(fmt::format("{}:{}:{}", argument.is_list ? "*" : "",
+                                                                  zsh_text(argument.value), zsh_action(argument))));
   if (command.commands.empty())
     return result + "    && return 0\n}\n\n";
   std::string words;
   std::string branches;
   for (const auto& each : command.commands) {
-    words += " " + quoted(each.word() + ":" + zsh_text(each.text));
+    words += " " + shell_quoted(each.word() + ":" + zsh_text(each.text));
     branches += fmt::format("    {}) {} ;;\n", each.word(), function_name(each.name));
   }
   result += fmt::format("    '1:command:->commands' '*::argument:->arguments' && return 0\n"
@@ -143,7 +143,8 @@ std::string bash_completion(const command_description& program) {
   std::string values;
   for (const auto* command : commands) {
     if (command != &program)
-      known += fmt::format("      {}) path+=\" ${{COMP_WORDS[index]}}\" ;;\n", quoted(path_of(*command, program)));
+      known +=
+          fmt::format("      {}) path+=\" ${{COMP_WORDS[index]}}\" ;;\n", shell_quoted(path_of(*command, program)));
     words += bash_words(*command, program);
     values += bash_values(*command, program);
   }

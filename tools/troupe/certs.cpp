@@ -19,7 +19,7 @@ namespace {
 
 using runtime::certificate_role;
 
-struct arguments {
+struct certs_arguments {
   std::filesystem::path keys;
   std::string host;
   /// "node", "driver" or "both"; empty if not given.
@@ -28,7 +28,7 @@ struct arguments {
   bool json = false;
 };
 
-std::optional<certificate_role> role_in(const arguments& given) {
+std::optional<certificate_role> role_in(const certs_arguments& given) {
   if (given.role.empty())
     return std::nullopt;
   return given.role == "node"     ? certificate_role::node
@@ -36,14 +36,14 @@ std::optional<certificate_role> role_in(const arguments& given) {
                                   : certificate_role::both;
 }
 
-int complain(const error& reason) {
+int certs_failed(const error& reason) {
   fmt::print(stderr, "troupe certs: {}\n", reason.message);
   return 1;
 }
 
-int init(const arguments& given) {
+int init(const certs_arguments& given) {
   if (auto made = runtime::init_cluster_ca(given.keys); !made)
-    return complain(made.error());
+    return certs_failed(made.error());
   const auto cluster = given.keys / "cluster";
   fmt::print("Made the certificate authority of a cluster:\n"
              "  {}  copy it to every host\n"
@@ -65,21 +65,21 @@ void print_delivery(const runtime::tls_files& made, const std::string& host) {
              made.certificate.string(), made.key.string(), made.ca.string(), host, host, files, host);
 }
 
-int issue(const arguments& given) {
+int issue(const certs_arguments& given) {
   const auto role = role_in(given).value_or(certificate_role::node);
   auto made = runtime::issue_certificate(given.keys, {given.host, role, given.also});
   if (!made)
-    return complain(made.error());
+    return certs_failed(made.error());
   fmt::print("Made the certificate of {}, as {}, valid for 13 months:\n", given.host, to_string(role));
   print_delivery(*made, given.host);
   return 0;
 }
 
-int renew(const arguments& given) {
+int renew(const certs_arguments& given) {
   auto made = runtime::renew_certificate(
       given.keys, given.host, {role_in(given), given.also.empty() ? std::nullopt : std::optional{given.also}});
   if (!made)
-    return complain(made.error());
+    return certs_failed(made.error());
   fmt::print("Made a new certificate of {}, valid for 13 months. The one before stays valid until it expires or is "
              "revoked. A caf-node takes the new files for its next connection:\n",
              given.host);
@@ -87,10 +87,10 @@ int renew(const arguments& given) {
   return 0;
 }
 
-int revoke(const arguments& given) {
+int revoke(const certs_arguments& given) {
   auto count = runtime::revoke_certificates(given.keys, given.host);
   if (!count)
-    return complain(count.error());
+    return certs_failed(count.error());
   const auto list = (given.keys / "cluster" / "revoked.crl").string();
   fmt::print(
       "Revoked all {} certificates that were made for {}. Copy the list of revoked certificates to every host of "
@@ -112,10 +112,10 @@ std::string_view state_of(const runtime::issued_certificate& x) {
                                                         : "valid";
 }
 
-int list(const arguments& given) {
+int list(const certs_arguments& given) {
   const auto all = runtime::list_certificates(given.keys);
   if (!all)
-    return complain(all.error());
+    return certs_failed(all.error());
   if (given.json) {
     auto out = nlohmann::json::array();
     for (const auto& each : *all)
@@ -140,7 +140,7 @@ int list(const arguments& given) {
 
 void add_certs(CLI::App& app, command& chosen) {
   // Shared with the callbacks, because the options write to it.
-  auto given = std::make_shared<arguments>();
+  auto given = std::make_shared<certs_arguments>();
   given->keys = runtime::default_key_directory();
   auto* certs = app.add_subcommand("certs", "Make keys with which the hosts of a cluster authenticate each other");
   certs->require_subcommand(0, 1);
@@ -151,7 +151,7 @@ void add_certs(CLI::App& app, command& chosen) {
         return 2;
       };
   });
-  auto add = [&](const char* name, const char* description, int (*run)(const arguments&)) {
+  auto add = [&](const char* name, const char* description, int (*run)(const certs_arguments&)) {
     auto* added = certs->add_subcommand(name, description);
     added->add_option("--keys", given->keys, "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
     added->callback([given, run, &chosen] { chosen = [given, run] { return run(*given); }; });

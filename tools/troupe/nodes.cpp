@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 constexpr auto exit_codes = "Exit codes: 0 success, 1 no node answers, or one refuses, 2 wrong usage.";
 
-struct arguments {
+struct nodes_arguments {
   cluster_choice cluster;
   std::string node;
   std::uint32_t patience_s = 600;
@@ -37,7 +37,7 @@ int complain(const char* command, const error& reason) {
   return 1;
 }
 
-int list(const arguments& given) {
+int list_nodes(const nodes_arguments& given) {
   if (given.cluster.entries.empty()) {
     complain("nodes", no_cluster());
     return 2;
@@ -50,7 +50,7 @@ int list(const arguments& given) {
 }
 
 /// The address of the node that is meant. An address needs no cluster.
-expected<std::string> address_of(const arguments& given) {
+expected<std::string> address_of(const nodes_arguments& given) {
   if (const auto where = parse_endpoint(given.node); where && where->port != 0)
     return given.node;
   if (given.cluster.entries.empty())
@@ -64,7 +64,7 @@ std::string workers_text(std::uint32_t count) {
 }
 
 /// Asks until the node has no worker any more.
-int await_drained(const std::string& address, const arguments& given) {
+int await_drained(const std::string& address, const nodes_arguments& given) {
   for (auto last = ~0U;; std::this_thread::sleep_for(500ms)) {
     const auto now = runtime::drain_node(address, std::chrono::seconds{given.patience_s}, given.cluster.access);
     if (!now)
@@ -81,7 +81,7 @@ int await_drained(const std::string& address, const arguments& given) {
   return 0;
 }
 
-int drain(const arguments& given) {
+int drain_node(const nodes_arguments& given) {
   const auto address = address_of(given);
   if (!address)
     return complain("drain", address.error());
@@ -99,7 +99,7 @@ int drain(const arguments& given) {
   return 0;
 }
 
-int resume(const arguments& given) {
+int resume_node(const nodes_arguments& given) {
   const auto address = address_of(given);
   if (!address)
     return complain("resume", address.error());
@@ -114,26 +114,27 @@ int resume(const arguments& given) {
 
 void add_nodes(CLI::App& app, command& chosen) {
   // Shared with the callbacks, because the options write to it.
-  auto given = std::make_shared<arguments>();
-  const auto add = [&](const char* name, const char* description, int (*run)(const arguments&)) {
+  auto given = std::make_shared<nodes_arguments>();
+  const auto add = [&](const char* name, const char* description, int (*run)(const nodes_arguments&)) {
     auto* added = app.add_subcommand(name, description);
     add_cluster_options(*added, given->cluster);
     added->footer(exit_codes);
     added->callback([given, run, &chosen] { chosen = [given, run] { return run(*given); }; });
     return added;
   };
-  add("nodes", "List the nodes of a cluster: what they offer, who uses them, when their certificates expire", list)
+  add("nodes", "List the nodes of a cluster: what they offer, who uses them, when their certificates expire",
+      list_nodes)
       ->add_flag("--json", given->json, "Print one JSON document, for scripts");
   auto* drains = add("drain",
                      "Have a node take no new workers: runs replace those that it has on other nodes, between steps; "
                      "it stays in the cluster, until `troupe resume` or its next start",
-                     drain);
+                     drain_node);
   drains->add_option("NODE", given->node, "Its HOST:PORT, or its host if there is one node on it")->required();
   drains->add_option("--patience", given->patience_s, "Seconds after which workers leave that could not be replaced")
       ->check(CLI::Range(0U, 7U * 24 * 3600))
       ->capture_default_str();
   drains->add_flag("--wait", given->waits, "Return once it has no workers");
-  add("resume", "Have a drained node take workers again", resume)
+  add("resume", "Have a drained node take workers again", resume_node)
       ->add_option("NODE", given->node, "Its HOST:PORT, or its host if there is one node on it")
       ->required();
 }

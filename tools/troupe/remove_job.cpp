@@ -17,12 +17,12 @@ namespace troupe::tool {
 
 namespace {
 
-struct arguments {
+struct removal_arguments {
   cluster_choice cluster;
   std::vector<std::string> jobs;
 };
 
-int complain(const error& why) {
+int removal_failed(const error& why) {
   fmt::print(stderr, "troupe rm: {}\n", printable(why.message));
   return why.code == errc::busy ? exit_found : exit_trouble;
 }
@@ -37,16 +37,16 @@ std::string what_is_left(const runtime::job_record& job) {
   return result;
 }
 
-int remove_jobs(const arguments& given) {
+int remove_jobs(const removal_arguments& given) {
   if (given.cluster.entries.empty())
-    return complain(no_cluster());
+    return removal_failed(no_cluster());
   auto code = exit_good;
   for (const auto& name : given.jobs) {
     const auto removed = runtime::remove_job(given.cluster.entries, name, given.cluster.access);
     if (removed)
       fmt::print("removed job {} from {}{}\n", name, removed->host, what_is_left(removed->what));
     else
-      code = std::max(code, complain(removed.error()));
+      code = std::max(code, removal_failed(removed.error()));
   }
   return code;
 }
@@ -55,7 +55,7 @@ int remove_jobs(const arguments& given) {
 
 void add_remove_job(CLI::App& app, command& chosen) {
   // Shared with the callback, because the options write to it.
-  auto given = std::make_shared<arguments>();
+  auto given = std::make_shared<removal_arguments>();
   auto* added = app.add_subcommand("rm", "Remove jobs that have ended from a cluster, with the runs and checkpoints in "
                                          "their directories on its nodes; their mirrors are left");
   add_cluster_options(*added, given->cluster);

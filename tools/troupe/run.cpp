@@ -14,8 +14,9 @@ namespace troupe::tool {
 
 namespace {
 
-constexpr auto exit_codes = "Exit codes: 0 all digests are equal, 1 a step differs, 2 wrong usage, nothing found, or "
-                            "the command failed.";
+constexpr auto run_exit_codes =
+    "Exit codes: 0 all digests are equal, 1 a step differs, 2 wrong usage, nothing found, or "
+    "the command failed.";
 
 constexpr auto run_help = "The run's directory, or its name in --storage ('latest' is the one that began last), or a "
                           "job of the cluster, as JOB or JOB/RUN";
@@ -158,7 +159,7 @@ void add_run(CLI::App& app, command& chosen) {
   replays->add_flag("--debug", again->debug, "In one process, under gdb: set breakpoints, then 'run'")
       ->excludes(workers);
   replays->add_option("--program", again->program, "The program, if it is not where the run had it");
-  replays->footer(exit_codes);
+  replays->footer(run_exit_codes);
   replays->callback([again, &chosen] { chosen = [again] { return replay(*again); }; });
 
   auto* runs = app.add_subcommand("run", "Watch and steer a run, and see what happened in it");
@@ -192,7 +193,7 @@ void add_run(CLI::App& app, command& chosen) {
                                    "tensors");
   bisects->add_option("RUN_A", both->left, "A run's directory")->required();
   bisects->add_option("RUN_B", both->right, "Another")->required();
-  bisects->footer(exit_codes);
+  bisects->footer(run_exit_codes);
   bisects->callback([both, &chosen] { chosen = [both] { return bisect(*both); }; });
 }
 

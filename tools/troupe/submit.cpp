@@ -27,7 +27,7 @@ namespace troupe::tool {
 
 namespace {
 
-struct arguments {
+struct submit_arguments {
   cluster_choice cluster;
   runtime::job_record job;
   std::string node;
@@ -65,7 +65,7 @@ std::string full_path(const std::string& program) {
   return is_path(program) ? std::filesystem::absolute(program, code).string() : program;
 }
 
-expected<runtime::submitted_job> hand_in(const arguments& given) {
+expected<runtime::submitted_job> hand_in(const submit_arguments& given) {
   if (given.cluster.entries.empty())
     return fail(no_cluster());
   auto job = given.job;
@@ -93,7 +93,7 @@ expected<runtime::submitted_job> hand_in(const arguments& given) {
                              given.cluster.access);
 }
 
-int submit(const arguments& given) {
+int submit(const submit_arguments& given) {
   const auto submitted = hand_in(given);
   if (!submitted) {
     fmt::print(stderr, "troupe submit: {}\n", submitted.error().message);
@@ -123,7 +123,7 @@ int submit(const arguments& given) {
 } // namespace
 
 void add_submit(CLI::App& app, command& chosen) {
-  auto given = std::make_shared<arguments>();
+  auto given = std::make_shared<submit_arguments>();
   auto* added = app.add_subcommand("submit", "Have a node of a cluster run a program, which outlives this terminal and "
                                              "is started again when it dies");
   add_cluster_options(*added, given->cluster);

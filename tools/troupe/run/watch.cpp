@@ -31,7 +31,7 @@ using namespace std::chrono_literals;
 /// Between two lines of progress where nothing is redrawn.
 constexpr auto line_interval = 5s;
 /// Between two looks at the run's files.
-constexpr auto look_interval = 2s;
+constexpr auto watch_interval = 2s;
 /// How long a run without a driver may wait for another.
 constexpr auto takeover_patience = 5s;
 
@@ -95,7 +95,7 @@ class run_display {
   void look_at_files() {
     if (clock::now() < next_look_)
       return;
-    next_look_ = clock::now() + look_interval;
+    next_look_ = clock::now() + watch_interval;
     // A copy that is old is shown as it is.
     std::ignore = run_.refresh();
     extras_ = {read_curve(run_.directory(), main_metric(status_)), read_slowest(run_.directory())};

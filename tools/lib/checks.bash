@@ -92,49 +92,72 @@ check_class_names() {
   fi
 }
 
-# lint_units PRESET: of the files on standard input, the sources that clang-tidy is to read, in the same order: a source that
-# build/PRESET compiles, and for a header, unless one of them includes it, a source that does. Needs a finished build. Without the sources
-# that include LibTorch, whose headers clang 19 cannot compile.
+# configure_lint: configures build/lint, which compiles nothing: clang-tidy reads each source by itself, and build/release compiles them together.
+# Makes the headers that the build writes.
+configure_lint() {
+  local dir="$troupe_root/build/lint" identity
+  identity=$(configuration_identity)
+  if [[ $(cat "$dir/.troupe-configured" 2>/dev/null || true) != "$identity" ]]; then
+    mkdir -p "$dir"
+    : >"$dir/configure.log"
+    run_logged "Configuring build/lint" "$dir/configure.log" cmake --preset release -B "$dir" -DTROUPE_UNITY=OFF "-DCAF_DIR=${caf_dir:?is set by troupe_setup}" \
+      ${caf_prefix:+"-DCMAKE_PREFIX_PATH=$caf_prefix"}
+    printf '%s\n' "$identity" >"$dir/.troupe-configured"
+  fi
+  run_logged "Writing headers in build/lint" "$dir/configure.log" ninja -C "$dir" serialization/schema/snapshot.capnp.h
+}
+
+# lint_units: of the files on standard input, the sources that clang-tidy is to read, in the same order: a source that build/lint compiles,
+# and for a header a source that includes it, if possible a changed one. Without those that include LibTorch, whose headers clang 19 cannot
+# compile: they become a line "without FILE".
 lint_units() {
-  local dir="$troupe_root/build/$1"
   awk -v root="$troupe_root/" '
-    function name(path) {
-      sub(/^(\.\.\/)+/, "", path)
-      return index(path, root) == 1 ? substr(path, length(root) + 1) : path
-    }
     part == "compiled" {
-      if (match($0, /"file": "[^"]*"/))
-        compiled[name(substr($0, RSTART + 9, RLENGTH - 10))] = 1
+      if (/"command":/)
+        uses_torch = /torch\/csrc\/api\/include/
+      else if (match($0, /"file": "[^"]*"/)) {
+        file = substr($0, RSTART + 9, RLENGTH - 10)
+        if (index(file, root) == 1) {
+          file = substr(file, length(root) + 1)
+          compiled[file] = 1
+          if (uses_torch)
+            torch[file] = 1
+        }
+      }
       next
     }
     part == "asked" {
       asked[++count] = $0
       changed[$0] = 1
+      # A header is included by the end of its path.
+      if ($0 ~ /\.hpp$/)
+        for (name = $0; name != ""; name = index(name, "/") ? substr(name, index(name, "/") + 1) : "")
+          headers[name] = headers[name] " " $0
       next
     }
-    # The dependencies that ninja keeps: a line for the object, then its source, then the headers.
-    /^[^ ]/ { source = ""; next }
-    NF {
-      file = name($1)
-      if (source == "")
-        source = file
-      else if (file ~ /\/ATen\//)
-        delete compiled[source]
-      else if (file in changed)
-        included[source, file]
+    # Lines of grep: SOURCE:#include <HEADER>
+    {
+      source = substr($0, 1, index($0, ":") - 1)
+      match($0, /[<"][^>"]*/)
+      name = substr($0, RSTART + 1, RLENGTH - 1)
+      if (!(source in compiled) || source in torch || !(name in headers))
+        next
+      n = split(headers[name], paths, " ")
+      for (i = 1; i <= n; i++)
+        if (!(paths[i] in includer) || source in changed)
+          includer[paths[i]] = source
     }
     END {
-      for (pair in included) {
-        split(pair, names, SUBSEP)
-        if (names[1] in compiled && (!(names[2] in includer) || names[1] in changed))
-          includer[names[2]] = names[1]
-      }
       for (i = 1; i <= count; i++) {
         unit = asked[i] ~ /\.hpp$/ ? includer[asked[i]] : asked[i]
-        if (unit in compiled && !printed[unit]++)
+        if (unit in torch)
+          print "without " asked[i]
+        else if (unit in compiled && !printed[unit]++)
           print unit
       }
-    }' part=compiled "$dir/compile_commands.json" part=asked - part=included <(ninja -C "$dir" -t deps)
+    }' part=compiled "$troupe_root/build/lint/compile_commands.json" part=asked - part=included \
+    <(grep -rE --include=*.cpp '^#include [<"]' \
+      serialization collectives actors runtime data training inference serving frameworks apps tools tests)
 }
 
 # lint_one SOURCE: as a part of lint. Notes in $lint_notes how it went.
@@ -156,17 +179,26 @@ lint_one() {
   esac
 }
 
-# lint PRESET SECONDS FILE...: clang-tidy over what lint_units makes of the files, in that order, as many at once as there are cores. After
-# SECONDS (0: never) it stops and says what it has left out. Fails when clang-tidy finds something.
+# lint SECONDS FILE...: clang-tidy over what lint_units makes of the files, in that order, as many at once as there are cores. After
+# SECONDS (0: never) it stops and says what it has left out. Fails when clang-tidy finds something, and when it has nothing to read. Uses
+# caf_dir and caf_prefix from troupe_setup.
 lint() {
-  local preset=$1 seconds=$2 started=$SECONDS good bad left
+  local seconds=$1 started=$SECONDS good bad left without
   local -a units=()
-  shift 2
+  shift
+  [[ $# -gt 0 ]] || return 0
   cd "$troupe_root" || return
-  mapfile -t units < <(printf '%s\n' "$@" | lint_units "$preset")
-  say "$# file(s), read by way of ${#units[@]} source(s)"
-  [[ ${#units[@]} -gt 0 ]] || return 0
-  export clang_tidy lint_dir="build/$preset" lint_deadline="" lint_notes
+  configure_lint
+  mapfile -t units < <(printf '%s\n' "$@" | lint_units)
+  without=$(printf '%s\n' "${units[@]}" | grep -c '^without ' || true)
+  mapfile -t units < <(printf '%s\n' "${units[@]}" | grep -v -e '^without ' -e '^$')
+  say "$# file(s), read by way of ${#units[@]} source(s); $without file(s) with LibTorch are not read"
+  if [[ ${#units[@]} -eq 0 ]]; then
+    [[ $without -eq 0 ]] || return 0
+    say "build/lint compiles none of these files: $*"
+    return 1
+  fi
+  export clang_tidy lint_dir="build/lint" lint_deadline="" lint_notes
   ((seconds == 0)) || lint_deadline=$((EPOCHSECONDS + seconds))
   lint_notes=$(mktemp)
   export -f lint_one

@@ -79,7 +79,9 @@ configure_torch() {
 # build PRESET [TARGET...]: shows progress on a terminal, otherwise writes a log.
 build() {
   local preset=$1 started=$SECONDS
+  export CCACHE_STATSLOG="$troupe_root/build/$1/ccache.log"
   shift
+  rm -f "$CCACHE_STATSLOG"
   local -a command=(cmake --build --preset "$preset" -j "$(parallel_jobs)")
   [[ $# -eq 0 ]] || command+=(--target "$@")
   cd "$troupe_root" || exit
@@ -90,7 +92,14 @@ build() {
     : >"build/$preset/build.log"
     run_logged "Building build/$preset" "$troupe_root/build/$preset/build.log" "${command[@]}"
   fi
-  say "built in $((SECONDS - started)) s"
+  say "built in $((SECONDS - started)) s$(cache_use "$CCACHE_STATSLOG")"
+}
+
+# cache_use LOG: how many objects of a build came from ccache; nothing where none was compiled.
+cache_use() {
+  [[ -s $1 ]] || return 0
+  awk '/^(direct|preprocessed)_cache_hit$/ { hits++ } /^cache_miss$/ { misses++ }
+    END { if (hits + misses) printf "; ccache had %d of %d objects", hits, hits + misses }' "$1"
 }
 
 # troupe_configure_and_build PRESET [TARGET...]: builds everything by default.

@@ -1,5 +1,5 @@
 # Summarises a run of ctest from its JUnit report (first file, the outcome of each test) and its log (second file, the output
-# of each test). Prints each skip with its reason, each failure with the command that repeats it, and the counts as the last
+# of each test). Prints the ten slowest, each skip with its reason, each failure with the command that repeats it, and the counts as the last
 # line. Fails if a test failed.
 #
 # A test that prints "SKIP: reason" was skipped completely if it exits with 77, otherwise one of its test cases was.
@@ -21,6 +21,7 @@ file == 1 && /^[ \t]*<testcase / {
   current = attribute($0, "name")
   order[++tests] = current
   ending[current] = attribute($0, "status")
+  seconds[current] = attribute($0, "time") + 0
 }
 file == 1 && /^[ \t]*<skipped message=/ {
   if (attribute($0, "message") ~ /SKIP_RETURN_CODE|SKIP_REGULAR_EXPRESSION/)
@@ -66,6 +67,14 @@ END {
       failures[++failed_tests] = name
     }
     skipped += skipped_here
+  }
+  for (n = 1; n <= 10 && n <= tests; n++) {
+    slowest = ""
+    for (i = 1; i <= tests; i++)
+      if (!told[order[i]] && (slowest == "" || seconds[order[i]] > seconds[slowest]))
+        slowest = order[i]
+    told[slowest] = 1
+    printf "SLOWEST %2d. %s: %.0f s\n", n, slowest, seconds[slowest]
   }
   for (i = 1; i <= tests; i++)
     for (k = 1; k <= skips[order[i]]; k++)

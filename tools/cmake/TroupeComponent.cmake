@@ -1,10 +1,11 @@
 option(TROUPE_UNITY "Compile sources of a folder together, several times as fast; OFF compiles each by itself" ON)
 set(TROUPE_UNITY_BATCH 20 CACHE STRING "The most sources that are compiled together")
 
-# troupe_unite(target): its sources are compiled in batches, each of sources of one directory, so that a new source changes one batch. CMake's
+# troupe_unite(target [ALONE sources...]): its sources are compiled in batches, each of sources of one directory, so that a new source changes one batch. CMake's
 # own UNITY_BUILD writes absolute paths into its batches, by which ccache takes each clone for another program.
-# The property TROUPE_SOURCES keeps the sources.
+# The property TROUPE_SOURCES keeps the sources. ALONE: sources in whose place a test links others.
 function(troupe_unite target)
+  cmake_parse_arguments(arg "" "" "ALONE" ${ARGN})
   get_target_property(sources ${target} SOURCES)
   set_target_properties(${target} PROPERTIES TROUPE_SOURCES "${sources}")
   if(NOT TROUPE_UNITY)
@@ -13,7 +14,7 @@ function(troupe_unite target)
   set(directories "")
   set(result "")
   foreach(source IN LISTS sources)
-    if(IS_ABSOLUTE "${source}" OR NOT source MATCHES "^[^$]*\\.cpp$")
+    if(IS_ABSOLUTE "${source}" OR NOT source MATCHES "^[^$]*\\.cpp$" OR source IN_LIST arg_ALONE)
       list(APPEND result ${source})
       continue()
     endif()
@@ -54,9 +55,9 @@ endfunction()
 # One call per library folder: the headers become a file set whose base is `include` (the include path, the install and the check
 # that every public header compiles alone), the sources are listed, the links are named. A folder that is not linked has no
 # include path, so an upward include fails to compile. EXPORT names the export set, troupeTargets by default,
-# and COMPONENT the package. LIGHT: troupe_optimize_lightly.
+# and COMPONENT the package. LIGHT: troupe_optimize_lightly. ALONE: troupe_unite.
 function(troupe_add_component name)
-  cmake_parse_arguments(arg "LIGHT" "EXPORT;COMPONENT" "HEADERS;SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "LIGHT" "EXPORT;COMPONENT" "HEADERS;SOURCES;ALONE;PUBLIC;PRIVATE" ${ARGN})
   if(NOT arg_EXPORT)
     set(arg_EXPORT troupeTargets)
   endif()
@@ -72,7 +73,7 @@ function(troupe_add_component name)
     if(arg_LIGHT)
       troupe_optimize_lightly(troupe_${name})
     endif()
-    troupe_unite(troupe_${name})
+    troupe_unite(troupe_${name} ALONE ${arg_ALONE})
   else()
     add_library(troupe_${name} INTERFACE)
     target_sources(troupe_${name} INTERFACE FILE_SET HEADERS BASE_DIRS include FILES ${arg_HEADERS})

@@ -68,13 +68,13 @@ END {
     }
     skipped += skipped_here
   }
-  for (n = 1; n <= 10 && n <= tests; n++) {
+  for (rank = 1; rank <= 10 && rank <= tests; rank++) {
     slowest = ""
     for (i = 1; i <= tests; i++)
       if (!told[order[i]] && (slowest == "" || seconds[order[i]] > seconds[slowest]))
         slowest = order[i]
     told[slowest] = 1
-    printf "SLOWEST %2d. %s: %.0f s\n", n, slowest, seconds[slowest]
+    printf "SLOWEST %2d. %s: %.0f s\n", rank, slowest, seconds[slowest]
   }
   for (i = 1; i <= tests; i++)
     for (k = 1; k <= skips[order[i]]; k++)

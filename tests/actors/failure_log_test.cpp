@@ -31,6 +31,8 @@ TEST_CASE("the cause of the end is the first failure that is no cut-off collecti
   log.add(failure(1, errc::aborted));
   log.add(failure(2, errc::user_error));
   log.add(failure(3, errc::aborted));
+  // The event of a failure is written before the run's end is known.
+  CHECK(log.records()[1].consequence);
   CHECK(log.conclude(first) == error{errc::user_error, "reason"});
   std::vector<std::uint32_t> order;
   for (const auto& each : log.records())
@@ -50,6 +52,7 @@ TEST_CASE("if all were cut off, they follow from the last loss before") {
   auto alone = failure_log{};
   alone.add(failure(1, errc::aborted));
   CHECK(alone.conclude(0).code == errc::aborted);
+  CHECK_FALSE(alone.records()[0].consequence);
 }
 
 TEST_CASE("an exit says whether the process ended by itself, when, and with which last lines") {

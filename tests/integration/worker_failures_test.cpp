@@ -257,7 +257,7 @@ TEST_CASE("what happened to a run is in its events") {
     if (event["event"] != "warning")
       kinds.push_back(event["event"]);
     if (event["event"] == "failure" && event["consequence"] == false)
-      CHECK(contains(event["cause"].get<std::string>(), "exit code 3"));
+      CHECK_MESSAGE(contains(event["cause"].get<std::string>(), "exit code 3"), event.dump());
   }
   INFO(nlohmann::json(kinds).dump());
   CHECK(kinds.front() == "started");

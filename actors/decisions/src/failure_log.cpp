@@ -15,11 +15,6 @@ namespace {
 constexpr std::uint32_t fruitless_limit = 10;
 constexpr std::uint32_t own_limit = 3;
 
-/// A failure that others follow from: anything but a collective that was cut off, and what is known to follow.
-bool is_cause(const failure_record& x) {
-  return x.reason.code != errc::aborted && !x.consequence;
-}
-
 } // namespace
 
 failure_record describe_failure(const worker_record& who, generation_id generation, error reason) {
@@ -53,18 +48,22 @@ failure_record describe_exit(const worker_record& who, const worker_standing& be
   return result;
 }
 
+void failure_log::add(failure_record what) {
+  what.consequence = what.consequence || what.reason.code == errc::aborted;
+  records_.push_back(std::move(what));
+}
+
 error failure_log::conclude(std::size_t first) {
   // A cut-off collective may be reported before the death behind it. If all of them were cut off, they follow from the
   // last loss that the run survived: a training function with a loop of its own does not survive one.
   auto begin = records_.begin() + static_cast<std::ptrdiff_t>(first);
-  auto cause = std::find_if(begin, records_.end(), is_cause);
+  auto cause = std::ranges::find(begin, records_.end(), false, &failure_record::consequence);
   if (cause == records_.end() && begin != records_.begin())
     --begin;
   if (cause == records_.end())
     cause = begin;
   std::rotate(begin, cause, cause + 1);
-  for (auto each = begin + 1; each != records_.end(); ++each)
-    each->consequence = each->consequence || !is_cause(*each);
+  begin->consequence = false;
   return begin->reason;
 }
 

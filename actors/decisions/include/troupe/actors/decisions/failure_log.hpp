@@ -37,13 +37,13 @@ inline constexpr std::int32_t never_started = -1;
 /// What has failed in a run, in the order in which it was reported.
 class failure_log {
  public:
-  void add(failure_record what) { records_.push_back(std::move(what)); }
+  /// A collective that was cut off is a consequence: of a loss that may be reported only later.
+  void add(failure_record what);
   [[nodiscard]] const std::vector<failure_record>& records() const noexcept { return records_; }
   /// The index of the next failure.
   [[nodiscard]] std::size_t size() const noexcept { return records_.size(); }
 
-  /// The run ends with the failures from `first` on: moves their cause to the front of them, marks what follows from
-  /// it, and returns its reason.
+  /// The run ends with the failures from `first` on: moves their cause to the front of them, and returns its reason.
   error conclude(std::size_t first);
 
  private:

@@ -35,6 +35,19 @@ std::string holder_of(const fs::path& root) {
   return fmt::format("the driver with process id {}{}", holder->pid, is_elsewhere ? " on " + holder->host : "");
 }
 
+/// Whether flock has failed because the file system has no locks, such as NFS without its lock daemon. There the later
+/// driver has the run, unless the earlier one is seen to live.
+bool has_no_locks(int code) {
+  return code == ENOLCK || code == EOPNOTSUPP || code == ENOSYS;
+}
+
+/// Whether the driver that holds a directory without locks lives on this machine.
+bool is_held_here(const fs::path& root) {
+  const auto holder = read_lock_holder(root);
+  return holder && holder->pid != static_cast<std::uint32_t>(::getpid()) &&
+         life_of(*holder, root) == holder_life::lives;
+}
+
 expected<int> lock_directory(const fs::path& root) {
   auto path = root / ".lock";
   auto fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -46,9 +59,18 @@ expected<int> lock_directory(const fs::path& root) {
     return fail(std::move(reason));
   }
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    ::close(fd);
-    return fail(errc::already_exists, "run directory " + root.string() + " is in use by " + holder_of(root) +
-                                          ": stop that one first, or choose another name (run.name, --name)");
+    const auto why = errno;
+    if (why != EWOULDBLOCK && !has_no_locks(why)) {
+      ::close(fd);
+      return fail(errc::io_error, fmt::format("run directory {} cannot be locked ({}): choose another storage path "
+                                              "(run.storage_path, --storage)",
+                                              root.string(), std::strerror(why)));
+    }
+    if (why == EWOULDBLOCK || is_held_here(root)) {
+      ::close(fd);
+      return fail(errc::already_exists, "run directory " + root.string() + " is in use by " + holder_of(root) +
+                                            ": stop that one first, or choose another name (run.name, --name)");
+    }
   }
   const auto content = lock_content();
   if (::ftruncate(fd, 0) != 0 || ::write(fd, content.data(), content.size()) != static_cast<ssize_t>(content.size())) {

@@ -8,9 +8,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <ranges>
+#include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,13 +47,71 @@ expected<std::optional<step_id>> fetch_newest(const run_directory& directory, st
   return std::nullopt;
 }
 
-/// Those of the run's files that tell of the steps before the checkpoint, if the directory has none.
+/// The whole lines of a file; none if it cannot be read.
+std::vector<std::string> lines_of(const fs::path& path) {
+  std::vector<std::string> result;
+  auto in = std::ifstream{path};
+  for (std::string line; std::getline(in, line) && !in.eof();)
+    result.push_back(std::move(line));
+  return result;
+}
+
+/// The number behind the last `"step":` of a log; 0 if it has none.
+std::uint64_t last_step_of(const fs::path& path) {
+  constexpr std::string_view key = "\"step\":";
+  std::uint64_t result = 0;
+  auto in = std::ifstream{path};
+  for (std::string line; std::getline(in, line);)
+    if (const auto at = line.find(key); at != std::string::npos)
+      result = std::strtoull(line.c_str() + at + key.size(), nullptr, 10);
+  return result;
+}
+
+/// The time of an event: the text sorts as the time does.
+std::string time_of(const std::string& line) {
+  constexpr std::string_view key = "\"time\":\"";
+  const auto at = line.find(key);
+  return at == std::string::npos ? std::string{} : line.substr(at + key.size(), line.find('"', at + key.size()) - at);
+}
+
+/// The events of both files, each once, in the order of their times.
+expected<void> merge_events(const fs::path& into, const fs::path& from) {
+  auto all = lines_of(from);
+  const auto known = std::set<std::string>{all.begin(), all.end()};
+  for (auto& each : lines_of(into))
+    if (!known.contains(each))
+      all.push_back(std::move(each));
+  std::ranges::stable_sort(all, {}, time_of);
+  return serialization::write_file_durably(into, [&](const serialization::text_sink& sink) -> expected<void> {
+    for (const auto& each : all)
+      TROUPE_TRY(sink(each + "\n"));
+    return {};
+  });
+}
+
+/// One of the mirror's files that tell of the steps before its newest checkpoint. Another driver may have trained on
+/// another host since this directory was written: its log goes on where the one here ends.
+expected<void> fetch_record(const std::string& name, const run_directory& directory, const start_sources& from) {
+  const auto here = directory.root() / name;
+  auto ignored = std::error_code{};
+  if (!fs::exists(here, ignored))
+    return from.mirror->fetch_file(name, here, from.stop);
+  if (from.is_restart || !name.ends_with(".jsonl"))
+    return {};
+  const auto there = directory.root() / ("." + name + ".mirrored");
+  auto taken = from.mirror->fetch_file(name, there, from.stop);
+  if (taken && name == "events.jsonl")
+    taken = merge_events(here, there);
+  else if (taken && last_step_of(there) > last_step_of(here))
+    taken = serialization::local_files().rename(there, here, serialization::if_taken::replace);
+  fs::remove(there, ignored);
+  return taken;
+}
+
+/// Those of the run's files that tell of the steps before the checkpoint that was fetched.
 void fetch_records(const run_directory& directory, const start_sources& from) {
   for (const auto* name : {"run.json", "metrics.jsonl", "events.jsonl"}) {
-    auto ignored = std::error_code{};
-    if (fs::exists(directory.root() / name, ignored))
-      continue;
-    auto fetched = from.mirror->fetch_file(name, directory.root() / name, from.stop);
+    auto fetched = fetch_record(name, directory, from);
     if (!fetched && fetched.error().code != errc::not_found)
       from.tell(severity::warning,
                 fmt::format("the run goes on without its earlier {}: {}", name, fetched.error().message));

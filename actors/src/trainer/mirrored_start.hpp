@@ -23,6 +23,8 @@ struct start_sources {
   std::stop_token stop = {};
   /// For what users should know.
   std::function<void(severity, std::string)> tell = {};
+  /// This driver has begun the run: the records in its directory are open, and the newest.
+  bool is_restart = false;
 };
 
 /// Readies a mirror for a run that begins: with resume = restart, moves aside what is there; with resume = never, fails
@@ -32,9 +34,9 @@ struct start_sources {
                                             const run_config& run, const start_sources& from);
 
 /// As `find_starting_state`. If the mirror has a newer checkpoint than the directory, or the directory has none,
-/// fetches it into the directory first, with the run's files that the directory lacks. A mirror that cannot be read is
-/// only warned of if the directory has a checkpoint. A checkpoint to load that is at a mirror is fetched into
-/// `loaded/`.
+/// fetches it into the directory first, with the run's files that the directory lacks, and what another driver has
+/// added to metrics and events since. A mirror that cannot be read is only warned of if the directory has a checkpoint.
+/// A checkpoint to load that is at a mirror is fetched into `loaded/`.
 [[nodiscard]] expected<starting_state> find_start(const run_directory& directory, trainer_config config,
                                                   const run_identity& identity, const start_sources& from);
 

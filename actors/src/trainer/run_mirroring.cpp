@@ -64,6 +64,7 @@ expected<starting_state> run_mirroring::find_start_in(const run_directory& direc
   TROUPE_TRY(const auto opened, open_place(place()));
   auto again = sources();
   again.mirror = opened.get();
+  again.is_restart = true;
   return find_start(directory, *config_, identity, again);
 }
 

@@ -5,11 +5,14 @@
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/copy.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/checkpoint/manifest.hpp>
 #include <troupe/serialization/files/durable_file.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <tuple>
 
 namespace troupe::runtime {
@@ -23,6 +26,16 @@ std::string absolute_text(const fs::path& place) {
   auto ignored = std::error_code{};
   auto result = fs::absolute(place, ignored).lexically_normal();
   return result.has_filename() ? result.string() : result.parent_path().string();
+}
+
+/// A manifest has the digests of all parts: checkpoints with equal ones are equal.
+bool have_equal_manifests(const fs::path& a, const fs::path& b) {
+  const auto content = [](const fs::path& checkpoint) {
+    auto in = std::ifstream{checkpoint / serialization::manifest_file_name, std::ios::binary};
+    return std::string{std::istreambuf_iterator<char>{in}, {}};
+  };
+  const auto of_a = content(a);
+  return !of_a.empty() && of_a == content(b);
 }
 
 } // namespace
@@ -49,6 +62,10 @@ expected<void> directory_mirror::upload(const fs::path& checkpoint, const std::s
   TROUPE_TRY(serialization::create_directories_durably(checkpoints()));
   // What an earlier driver left would take the space that this copy needs.
   std::ignore = serialization::remove_abandoned(checkpoints());
+  const auto there = checkpoints() / checkpoint.filename();
+  // Another driver of this run may have saved another state in this step.
+  if (auto ignored = std::error_code{}; fs::exists(there, ignored) && !have_equal_manifests(checkpoint, there))
+    TROUPE_TRY(serialization::remove_checkpoint(there));
   auto copied = serialization::copy_checkpoint(checkpoint, checkpoints(), stop);
   if (!copied && copied.error().code != errc::already_exists)
     return fail(std::move(copied.error()));

@@ -9,9 +9,9 @@
 #include <troupe/actors/process_launcher.hpp>
 #include <troupe/actors/trainer.hpp>
 #include <troupe/error.hpp>
-#include <troupe/member.hpp>
 #include <troupe/messages/node.hpp>
 #include <troupe/messages/worker.hpp>
+#include <troupe/node_names.hpp>
 #include <troupe/result.hpp>
 
 #include <caf/allowed_unsafe_message_type.hpp>
@@ -47,6 +47,14 @@ struct process_ended {
   worker_ended what;
 };
 
+/// A run's program was looked for. From the searching thread to its node.
+struct program_searched {
+  run_id run;
+  /// Which of the searches for it.
+  std::uint64_t number = 0;
+  expected<found_program> program = {};
+};
+
 /// There are lines of a run's workers. From a thread of the launcher's to its node.
 struct output_waiting {
   run_id run;
@@ -60,6 +68,12 @@ struct node_down {
   std::uint64_t connection = 0;
 };
 
+/// It was asked which nodes a run may use. From the asking thread to the trainer.
+struct nodes_found {
+  /// Or why it cannot be learnt.
+  expected<std::vector<named_node>> nodes = {};
+};
+
 /// A node was dialled. From the dialling thread to the trainer.
 struct node_dialled {
   /// An index into the roster.
@@ -67,25 +81,6 @@ struct node_dialled {
   /// Null if the connection failed.
   std::shared_ptr<connected_node> connection;
   /// Why it failed.
-  error reason;
-};
-
-/// A node was offered the program. From the offering thread to the trainer.
-struct program_offered {
-  /// An index into the roster.
-  std::uint32_t node = 0;
-  /// Which of the connections to it: there may be another by now.
-  std::uint64_t connection = 0;
-  /// What users are to be told; empty if nothing.
-  std::string notice;
-  /// Why it does not have it; code `none` if it has, or may have.
-  error reason;
-};
-
-/// The entry nodes of a cluster were asked for its members. From the asking thread to the trainer.
-struct members_listed {
-  std::vector<listed_member> members;
-  /// Why none has answered; code `none` if one has.
   error reason;
 };
 
@@ -214,13 +209,13 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::directory_taken_over))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::release_directory))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::write_journal))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::process_ended))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::program_searched))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::append_event))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::condition_question))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::run_condition))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::control_line))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::run_over))
-CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::members_listed))
-CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::program_offered))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::nodes_found))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::actors::keeper_down))
 
 CAF_END_TYPE_ID_BLOCK(troupe_local)
@@ -245,11 +240,11 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::directory_taken_over)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::release_directory)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::write_journal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::process_ended)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::program_searched)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::append_event)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::condition_question)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_condition)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::control_line)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::run_over)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::members_listed)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::program_offered)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::nodes_found)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::keeper_down)

@@ -1,7 +1,6 @@
 #include "background_log.hpp"
 
 #include <command_line.hpp>
-#include <dashboard_option.hpp>
 #include <layered_options.hpp>
 
 #include <troupe/runtime/node_host.hpp>
@@ -55,11 +54,9 @@ void drain(troupe::runtime::node_host& node, std::chrono::seconds grace, const s
 /// What the command line, the environment and a configuration file say.
 struct settings {
   std::string listen = "127.0.0.1:0";
-  std::vector<std::string> join;
   std::string metrics;
   std::chrono::seconds grace{25};
   troupe::runtime::node_options node;
-  std::optional<troupe::apps::dashboard_option> dashboard;
   std::filesystem::path config;
   bool dump = false;
 };
@@ -67,11 +64,6 @@ struct settings {
 void add_options(CLI::App& app, settings& given) {
   app.add_option("--listen", given.listen, "Address to listen on, as HOST:PORT; port 0 chooses a free one")
       ->capture_default_str();
-  app.add_option(
-         "--join", given.join,
-         "HOST:PORT of entry nodes of a cluster, separated by commas: any caf-nodes that others know. Drivers and "
-         "tools get the list of members from them")
-      ->delimiter(',');
   app.add_option("--cpus", given.node.cpus, "CPUs to offer (default: those this process may use)");
   app.add_option("--gpus", given.node.gpus,
                  "GPUs to offer (default: those of this host that CUDA_VISIBLE_DEVICES selects)");
@@ -88,38 +80,29 @@ void add_options(CLI::App& app, settings& given) {
       app, "--label", [&given](const std::string& name, const std::string& value) { given.node.labels[name] = value; },
       "A label, for runs that ask for nodes with certain ones");
   app.add_option("--program-dir", given.node.program_directory,
-                 "Directory of the programs that may be started, by file name. Needed beyond loopback, unless "
-                 "with --accept-programs, and with --insecure (default: the driver's path)")
+                 "Directory of the programs that may be started, by file name. Needed beyond loopback, and "
+                 "with --insecure (default: the driver's path)")
       ->check(CLI::ExistingDirectory);
-  app.add_option("--accept-programs", given.node.accept_programs,
-                 "Take programs that this host lacks from drivers, and keep at most so many bytes of them; whoever has "
-                 "a driver's key can then run any program here, as this node's user (default: it takes none)")
-      ->type_name("SIZE")
-      ->transform(CLI::AsSizeValue(false))
-      ->expected(0, 1)
-      ->default_str("8GiB");
-  app.add_option("--state", given.node.state,
-                 "Directory of the jobs that this node hosts, and of programs that it took (default: "
-                 "~/.local/state/troupe/node-PORT)");
-  app.add_option("--mirror", given.node.mirror,
-                 "Directory in which this node keeps mirrors of runs: drivers name them node:HOST:PORT (default: it "
-                 "keeps none)");
-  app.add_option_function<unsigned>(
-         "--take-over-after",
-         [&given](unsigned seconds) { given.node.take_over_after = std::chrono::seconds{seconds}; },
-         "Seconds of silence of another node after which this one takes over jobs that it keeps for it; six times as "
-         "long where no third node agrees")
-      ->default_str("10");
   app.add_option("--keys", given.node.keys, "Directory of keys (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
   app.add_flag(
       "--insecure", given.node.insecure,
       "Connect without TLS: anyone who can reach the port can run the programs of --program-dir, as its owner");
   troupe::apps::add_metrics_address(app, given.metrics);
-  given.dashboard.emplace(app, "the cluster's nodes and the jobs that this node knows, with their runs");
   app.add_option_function<unsigned>(
          "--grace", [&given](unsigned seconds) { given.grace = std::chrono::seconds{seconds}; },
          "Seconds from SIGTERM to the end, during which runs replace this host's workers or continue without them")
       ->default_str("25");
+  const auto removed = [&app](const char* name, const char* instead) {
+    troupe::apps::refuse_removed(app, name, instead);
+  };
+  removed("--join",
+          "drivers find nodes themselves: list this one in a host file, in the name's SRV records, or in --nodes");
+  removed("--accept-programs", "put the program into --program-dir of each host");
+  removed("--state", "nodes host no drivers any more: start them with systemd, Slurm or Kubernetes");
+  removed("--take-over-after", "nodes host no drivers any more: systemd, Slurm and Kubernetes start them again");
+  removed("--mirror",
+          "nodes keep no mirrors any more: name a shared directory or rclone:REMOTE:PATH in the run's --mirror");
+  removed("--dashboard", "`troupe dashboard DIRECTORY` serves the page about runs");
   app.add_option("--config", given.config,
                  "File with lines 'key = value' for these options (default: /etc/troupe/caf-node.conf, else "
                  "~/.config/troupe/caf-node.conf, where there is one)");
@@ -171,17 +154,6 @@ troupe::expected<void> parse_addresses(settings& given) {
   if (!given.metrics.empty()) {
     TROUPE_TRY(given.node.metrics, parse("--metrics", given.metrics));
   }
-  if (auto page = given.dashboard->options())
-    given.node.dashboard = std::move(*page);
-  else
-    return troupe::fail(page.error().code, "--dashboard: " + page.error().message);
-  for (const auto& each : given.join) {
-    TROUPE_TRY(auto where, parse("--join", each));
-    if (where.port == 0)
-      return troupe::fail(troupe::errc::invalid_argument,
-                          fmt::format("--join: {} has port 0: give the port that this caf-node printed", each));
-    given.node.join.push_back(std::move(where));
-  }
   return {};
 }
 
@@ -196,11 +168,10 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
-  CLI::App app{
-      "Starts and watches the worker processes of training runs on this host. Start one on each host, with --join to\n"
-      "make them a cluster, or pass their addresses to the trainer. When ready, it prints one line for scripts:\n"
-      "caf-node: listening on HOST:PORT",
-      "caf-node"};
+  CLI::App app{"Starts and watches the worker processes of training runs on this host. Start one on each host, and\n"
+               "name them to the driver (--nodes, --hosts, --discover). When ready, it prints one line for scripts:\n"
+               "caf-node: listening on HOST:PORT",
+               "caf-node"};
   app.footer("Options may also come from the environment (TROUPE_NODE_LISTEN for --listen, and so on) and from a\n"
              "configuration file. The command line takes precedence over the environment, and that over the file.");
   settings given;
@@ -235,8 +206,6 @@ int main(int argc, char** argv) {
                               options.metrics->host == "127.0.0.1" || options.metrics->host == "localhost"
                                   ? ""
                                   : ", for whoever reaches it"));
-  if (const auto url = node->dashboard_url(); !url.empty())
-    log_line(log, "the dashboard is at " + url);
   auto signal = 0;
   sigwait(&ends, &signal);
   if (signal == SIGTERM && given.grace.count() > 0)

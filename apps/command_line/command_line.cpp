@@ -2,6 +2,8 @@
 
 #include "description.hpp"
 
+#include <troupe/node_names.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -167,12 +169,11 @@ void add_resume(CLI::App& app, run_config& run) {
 }
 
 void add_mirror(CLI::App& app, mirror_config& mirror) {
-  auto* to =
-      app.add_option("--mirror", mirror.to,
-                     "Also copy checkpoints and results, in the background, to this directory, to rclone:REMOTE:PATH "
-                     "(S3 and others, as rclone is configured), or to node:HOST:PORT (a caf-node with --mirror); a "
-                     "run whose directory is lost resumes from there")
-          ->type_name("PLACE");
+  auto* to = app.add_option(
+                    "--mirror", mirror.to,
+                    "Also copy checkpoints and results, in the background, to this directory, or to rclone:REMOTE:PATH "
+                    "(S3, sftp and others, as rclone is configured); a run whose directory is lost resumes from there")
+                 ->type_name("PLACE");
   app.add_option("--mirror-keep", mirror.num_to_keep, "Checkpoints to keep at the mirror")
       ->capture_default_str()
       ->needs(to);
@@ -236,43 +237,51 @@ void add_monitoring(CLI::App& app, monitoring_config& monitoring) {
   add_metrics_address(app, monitoring.metrics_address);
   app.add_flag("--tensorboard", monitoring.tensorboard,
                "Write TensorBoard's event files into the run's directory: tensorboard --logdir STORAGE");
-  auto* uri = app.add_option("--mlflow", monitoring.mlflow_tracking_uri,
-                             "Log parameters and metrics to the MLflow tracking server at this URL")
-                  ->type_name("URL")
-                  ->check([](const std::string& text) {
-                    return text.starts_with("http://") || text.starts_with("https://")
-                               ? std::string{}
-                               : fmt::format("'{}' is no http:// or https:// URL", text);
-                  });
-  app.add_option("--mlflow-experiment", monitoring.mlflow_experiment, "The experiment that the run belongs to there")
-      ->capture_default_str()
-      ->needs(uri);
+  refuse_removed(app, "--mlflow", "`troupe-mlflow RUN` follows a run's files and logs it");
+}
+
+void add_node_names(CLI::App& app, cluster_config& cluster) {
+  auto* nodes =
+      app.add_option_function<std::string>(
+             "--nodes",
+             [&cluster](const std::string& text) {
+               if (const auto named = name_nodes(cluster, text); !named)
+                 throw CLI::ValidationError{"--nodes", named.error().message};
+             },
+             "HOST:PORT of caf-nodes, separated by commas, all of which are needed; or dns:NAME for those that "
+             "the name's SRV records have from time to time (default: $TROUPE_NODES, else this machine)")
+          ->type_name("NODES");
+  const auto add_source = [&](const char* option, node_source::kind what, const char* description) {
+    return app
+        .add_option_function<std::string>(
+            option,
+            [&cluster, option, what](const std::string& path) {
+              cluster.discover = {what, path};
+              // What is wrong with it at the beginning is said at once.
+              if (what != node_source::kind::hosts_file)
+                return;
+              auto in = std::ifstream{path};
+              const auto text = std::string{std::istreambuf_iterator<char>{in}, {}};
+              if (!in)
+                throw CLI::ValidationError{option, path + " cannot be read"};
+              if (const auto read = parse_hosts(path, text); !read)
+                throw CLI::ValidationError{option, read.error().message};
+            },
+            description)
+        ->type_name("FILE")
+        ->check(CLI::ExistingFile)
+        ->excludes(nodes);
+  };
+  auto* hosts = add_source("--hosts", node_source::kind::hosts_file,
+                           "File with a line HOST[:PORT] [slots=N] for each caf-node; slots limits its workers. It may "
+                           "change during the run (default: $TROUPE_HOSTS)");
+  add_source("--discover", node_source::kind::script, "Program that prints such lines; called every few seconds")
+      ->excludes(hosts);
+  refuse_removed(app, "--cluster", "name the nodes with --nodes, --hosts or --discover");
 }
 
 void add_nodes(CLI::App& app, cluster_config& cluster) {
-  auto* nodes =
-      app.add_option("--nodes", cluster.nodes, "HOST:PORT of caf-nodes, separated by commas (default: this machine)")
-          ->delimiter(',');
-  auto* hosts = app.add_option_function<std::string>(
-                       "--hosts",
-                       [&cluster](const std::string& path) {
-                         auto in = std::ifstream{path};
-                         const auto text = std::string{std::istreambuf_iterator<char>{in}, {}};
-                         if (!in)
-                           throw CLI::ValidationError{"--hosts", path + " cannot be read"};
-                         if (auto taken = take_host_file(cluster, path, text); !taken)
-                           throw CLI::ValidationError{"--hosts", taken.error().message};
-                       },
-                       "File with a line HOST[:PORT] [slots=N] for each caf-node; slots limits its workers")
-                    ->type_name("FILE")
-                    ->excludes(nodes);
-  app.add_option(
-         "--cluster", cluster.entry,
-         "HOST:PORT of entry nodes, separated by commas: trains on the nodes of their cluster, also on those that "
-         "come later")
-      ->delimiter(',')
-      ->excludes(nodes)
-      ->excludes(hosts);
+  add_node_names(app, cluster);
   app.add_flag("--trusted-network", cluster.trusted_network,
                "Do not encrypt gradients between hosts, because the network is private");
   app.add_option_function<std::string>(
@@ -313,6 +322,16 @@ CLI::Option* add_named_values(CLI::App& app, const std::string& option,
       ->type_name("NAME=VALUE")
       ->expected(1, -1)
       ->delimiter(',');
+}
+
+void refuse_removed(CLI::App& app, const std::string& option, const std::string& instead) {
+  app.add_option_function<std::vector<std::string>>(
+         option,
+         [option, instead](const std::vector<std::string>&) {
+           throw CLI::ValidationError{option, "this option has gone: " + instead};
+         })
+      ->expected(0, -1)
+      ->group("");
 }
 
 void add_leases(CLI::App& app, scaling_config& scaling) {

@@ -55,10 +55,16 @@ void add_verify_determinism(CLI::App& app, std::uint64_t& every);
 /// Adds `--metrics`.
 void add_metrics_address(CLI::App& app, std::string& address);
 
-/// Adds `--metrics`, `--tensorboard`, `--mlflow` and `--mlflow-experiment`.
+/// Adds `--metrics` and `--tensorboard`.
 void add_monitoring(CLI::App& app, monitoring_config& monitoring);
 
-/// Adds `--nodes`, `--hosts`, `--cluster`, `--trusted-network` and `--port-range`.
+/// An option that programs had once: whoever gives it, in whatever place, is told what to do instead.
+void refuse_removed(CLI::App& app, const std::string& option, const std::string& instead);
+
+/// Adds `--nodes`, `--hosts` and `--discover`.
+void add_node_names(CLI::App& app, cluster_config& cluster);
+
+/// The same, `--trusted-network` and `--port-range`.
 void add_nodes(CLI::App& app, cluster_config& cluster);
 
 /// Adds `--wait`, `--memory-per-worker`, `--resource-per-worker` and `--node-label`.

@@ -13,11 +13,10 @@ constexpr auto any_port = "127.0.0.1:0";
 
 } // namespace
 
-dashboard_option::dashboard_option(CLI::App& app, const std::string& about) {
+dashboard_option::dashboard_option(CLI::App& app) {
   auto* listens = app.add_option("--dashboard", listen_,
-                                 "Serve a page about " + about +
-                                     ", for browsers; without a value on any free port of "
-                                     "this machine. Beyond loopback it needs a token and a certificate")
+                                 "Serve a page about the runs in --storage, for browsers; without a value on any free "
+                                 "port of this machine. Beyond loopback it needs a token and a certificate")
                       ->type_name("HOST:PORT")
                       ->expected(0, 1)
                       ->default_str(any_port);

@@ -14,9 +14,8 @@ namespace troupe::apps {
 /// The option `--dashboard` of a program, and the page, which is served as long as this lives.
 class dashboard_option {
  public:
-  /// Adds `--dashboard`, and `--dashboard-token-file`, `--dashboard-certificate` and `--dashboard-key`. `about` is what
-  /// the page shows, for people.
-  explicit dashboard_option(CLI::App& app, const std::string& about = "the runs in --storage");
+  /// Adds `--dashboard`, and `--dashboard-token-file`, `--dashboard-certificate` and `--dashboard-key`.
+  explicit dashboard_option(CLI::App& app);
   dashboard_option(const dashboard_option&) = delete;
   dashboard_option& operator=(const dashboard_option&) = delete;
   ~dashboard_option();
@@ -25,10 +24,10 @@ class dashboard_option {
   /// exit code for a page that cannot be served, after it has said why.
   [[nodiscard]] std::optional<int> open(const std::filesystem::path& storage);
 
-  /// For a page that somebody else serves: what was given; nothing without `--dashboard`.
+ private:
+  /// What was given; nothing without `--dashboard`.
   [[nodiscard]] expected<std::optional<runtime::dashboard_options>> options() const;
 
- private:
   std::string listen_;
   std::filesystem::path token_file_;
   std::filesystem::path certificate_;

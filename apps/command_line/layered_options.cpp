@@ -223,6 +223,9 @@ expected<void> layered_options::take_file(const std::filesystem::path& path) {
 std::string layered_options::dump() const {
   std::string result;
   for (const auto* each : options()) {
+    // Hidden: it has gone (see refuse_removed).
+    if (each->get_group().empty())
+      continue;
     const auto name = name_of(*each);
     const auto is_list = each->get_expected_max() > 1;
     auto values = each->count() > 0 ? each->results() : std::vector<std::string>{};

@@ -11,6 +11,7 @@
 #include <troupe/actor_system.hpp>
 #include <troupe/app.hpp>
 #include <troupe/runtime/node_host.hpp>
+#include <troupe/runtime/nodes.hpp>
 
 #include <caf/all.hpp>
 
@@ -78,7 +79,7 @@ void describe(CLI::App& app, options& o) {
       ->capture_default_str();
   cluster->add_option("--at-once", o.at_once,
                       "Trials that may train at the same time; further ones wait (default: as many as this machine has "
-                      "CPUs for; with --nodes, --hosts or --cluster all, as far as they get leases)");
+                      "CPUs for; on nodes all, as far as they get leases)");
   cluster->add_option("--shards", o.trainer.scaling.shards, "Logical shards of each batch; affects the result")
       ->capture_default_str();
   o.trainer.scaling.resources_per_worker.cpus = 1;
@@ -160,6 +161,8 @@ class stopper {
 /// Runs the search to its end.
 search::search_result conduct(const options& o, search::search_record& record, stopper& stops) {
   auto trial = o.trainer;
+  if (const auto named = troupe::runtime::complete_nodes(trial.cluster); !named)
+    throw troupe::exception{named.error()};
   auto at_once = o.at_once > 0 ? o.at_once : o.plan.learning_rates.size();
   std::optional<troupe::runtime::node_host> here;
   // The trials lease this machine's resources from one node.

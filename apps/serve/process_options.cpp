@@ -2,6 +2,8 @@
 
 #include <command_line.hpp>
 
+#include <troupe/runtime/nodes.hpp>
+
 #include <string>
 
 namespace serve {
@@ -16,11 +18,6 @@ process_options::process_options(CLI::App& cli) {
   apps::add_nodes(*group, config_.cluster);
   // Of training: what is sent to replicas is encrypted.
   group->remove_option(group->get_option("--trusted-network"));
-  group->get_option("--nodes")->description(
-      "HOST:PORT of caf-nodes, separated by commas, on which replicas are processes (default: this machine)");
-  group->get_option("--cluster")
-      ->description(
-          "HOST:PORT of entry nodes, separated by commas: replicas are processes on the nodes of their cluster");
   group->get_option("--port-range")
       ->description("Ports for everything that listens for replicas: two for each on its host, two on this one");
   group->add_option("--keys", config_.cluster.keys,
@@ -41,7 +38,10 @@ process_options::process_options(CLI::App& cli) {
 std::optional<serving::remote_config> process_options::given() const {
   if (!are_processes_ && config_.cluster.is_embedded())
     return std::nullopt;
-  return config_;
+  auto result = config_;
+  if (const auto named = runtime::complete_nodes(result.cluster); !named)
+    throw exception{named.error()};
+  return result;
 }
 
 } // namespace serve

@@ -306,6 +306,8 @@ class fake_node_processes : public std::enable_shared_from_this<fake_node_proces
   record<launch_request> started;
   record<std::string> ended_groups;
   record<begin_training> begun;
+  /// What opening begins with; may be empty.
+  std::function<void()> on_open;
   /// What opening and starting fail with.
   error open_error;
   error start_error;
@@ -340,16 +342,22 @@ class fake_launcher : public process_launcher {
   explicit fake_launcher(std::shared_ptr<fake_node_processes> where) : processes_(std::move(where)) {}
   ~fake_launcher() override { processes_->disconnect(); }
 
-  expected<std::string> open(const open_run& request) override {
-    if (request.run == fake_node_processes::freezing_run()) {
+  std::function<expected<found_program>()> search(const open_run& request) override {
+    if (request.run == fake_node_processes::freezing_run())
       processes_->stand_while_frozen();
-      return fail(errc::not_found, "no such program");
-    }
-    processes_->opened.add(request);
-    if (processes_->open_error.code != errc::none)
-      return fail(processes_->open_error);
-    return "/there" + request.program_path;
+    return [processes = processes_, request]() -> expected<found_program> {
+      if (request.run == fake_node_processes::freezing_run())
+        return fail(errc::not_found, "no such program");
+      processes->opened.add(request);
+      if (processes->on_open)
+        processes->on_open();
+      if (processes->open_error.code != errc::none)
+        return fail(processes->open_error);
+      return found_program{"/there" + request.program_path};
+    };
   }
+
+  void open(const run_id& /*run*/, const found_program& /*program*/) override {}
 
   void start(const launch_request& request) override { processes_->start(request); }
 

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <future>
 
 #include <algorithm>
 #include <chrono>
@@ -525,7 +526,7 @@ TEST_CASE_FIXTURE(host, "processes of a group wait for its runs as long as its k
   // A node that is drained keeps none either.
   keeper = make_keeper();
   REQUIRE(keep(secret));
-  REQUIRE(ask<void>(node, drain_node{}));
+  REQUIRE(ask<node_report>(node, drain_node{}));
   CHECK(processes->ended_groups.wait_for(2).size() == 2);
   caf::anon_send_exit(keeper, caf::exit_reason::user_shutdown);
 }
@@ -840,8 +841,8 @@ TEST_CASE_FIXTURE(host,
                   "a drained node stays, refuses new runs, and tells its drivers; so it does when it is resumed") {
   REQUIRE(open());
   REQUIRE(start({0}));
-  CHECK(ask<void>(node, drain_node{600'000}));
-  CHECK(ask<void>(node, drain_node{600'000}));
+  CHECK(ask<node_report>(node, drain_node{600'000}));
+  CHECK(ask<node_report>(node, drain_node{600'000}));
   CHECK(heard->drained.wait_for(1) == std::vector{node_drained{run, 600'000}});
   CHECK(lives(0));
   const auto refused = ask<node_offer>(node, offer_request{run_id{"4567"}});
@@ -851,36 +852,79 @@ TEST_CASE_FIXTURE(host,
   // A driver that connects anew has to know.
   REQUIRE(ask<run_claimed>(node, adopt_run{run, secret, {2, "b"}}, driver, collectives, store));
   CHECK(heard->drained.wait_for(2).size() == 2);
-  CHECK(ask<void>(node, resume_node{}));
-  CHECK(ask<void>(node, resume_node{}));
+  CHECK(ask<node_report>(node, resume_node{}));
+  CHECK(ask<node_report>(node, resume_node{}));
   CHECK(heard->resumed.wait_for(1) == std::vector{node_resumed{run}});
   CHECK(ask<node_offer>(node, offer_request{run_id{"4567"}}));
   CHECK(heard->resumed.all().size() == 1);
 }
 
-TEST_CASE_FIXTURE(host, "a node says what it does to its cluster") {
-  record<node_status> said;
+TEST_CASE_FIXTURE(host,
+                  "while a node looks for a program, whose disk does not answer, it goes on with everything else") {
+  std::promise<void> answers;
+  processes->on_open = [done = answers.get_future().share()] { done.wait(); };
+  // The same driver asks again, with other handles: one search answers both.
+  const auto request = open_run{run, "digits", "/opt/train", "c0ffee", secret, timeout_ms, grace_ms, {}};
+  auto first = self()->request(node, patience, request, driver, collectives, store);
+  auto second = self()->request(node, patience, request, driver, collectives, store);
+  CHECK(processes->opened.wait_for(1).size() == 1);
+  CHECK(ask<node_offer>(node, offer_request{run_id{"4567"}}));
+  auto other = request;
+  other.secret = std::string(64, '0');
+  const auto refused = ask<run_opened>(node, other, driver, collectives, store);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == errc::wrong_secret);
+  CHECK(ask<node_report>(node, node_question{})->runs.empty());
+  answers.set_value();
+  for (auto* each : {&first, &second})
+    each->receive([&](const run_opened& x) { CHECK(x.run == run); },
+                  [&](const caf::error& why) { FAIL_CHECK(caf::to_string(why)); });
+  CHECK(processes->opened.all().size() == 1);
+}
+
+TEST_CASE_FIXTURE(host, "a run that ends while its program is looked for is not opened") {
+  std::promise<void> answers;
+  processes->on_open = [done = answers.get_future().share()] { done.wait(); };
+  auto opening =
+      self()->request(node, patience, open_run{run, "digits", "/opt/train", "c0ffee", secret, timeout_ms, grace_ms, {}},
+                      driver, collectives, store);
+  CHECK(processes->opened.wait_for(1).size() == 1);
+  CHECK(ask<void>(node, end_run{run, secret, {}}));
+  opening.receive([](const run_opened&) { FAIL_CHECK("it is open"); },
+                  [](const caf::error& why) { CHECK(from_caf(why).code == errc::stale_generation); });
+  answers.set_value();
+  CHECK(ask<node_report>(node, node_question{})->runs.empty());
+}
+
+TEST_CASE_FIXTURE(host, "a node says of itself what it has and does") {
   auto other = spawn_node(system(),
                           {.host = "host-b",
                            .address = "10.0.0.8",
                            .capacity = {4, 0},
                            .log = {},
-                           .on_status = [&](const node_status& x) { said.add(x); }},
+                           .labels = {{"zone", "a"}},
+                           .version = "1.2",
+                           .certificate_expires = [] { return std::optional{std::int64_t{1'800'000'000}}; }},
                           processes->factory());
-  CHECK(said.wait_until_any([](const node_status& x) {
-    return x == node_status{member_phase::available, {4, 0}, {}};
-  }));
+  const auto before = ask<node_report>(other, node_question{});
+  REQUIRE(before);
+  CHECK(*before == node_report{"host-b",
+                               "1.2",
+                               protocol_version,
+                               static_cast<std::uint32_t>(::getpid()),
+                               node_phase::available,
+                               {4, 0},
+                               {4, 0},
+                               {{"zone", "a"}},
+                               {},
+                               1'800'000'000});
   REQUIRE(ask<run_opened>(other, open_run{run, "digits", "/opt/train", "c0ffee", secret, timeout_ms, grace_ms, {}},
                           driver, collectives, store));
   start_workers message{run, {}, {{{0}, {}}, {{1}, {}}}, secret};
   REQUIRE(ask<workers_started>(other, message));
-  CHECK(said.wait_until_any([](const node_status& x) {
-    return x.runs == std::vector<member_run>{{run.value, "digits", 2}};
-  }));
-  CHECK(ask<void>(other, drain_node{1000}));
-  CHECK(said.wait_until_any([](const node_status& x) { return x.phase == member_phase::drained; }));
-  CHECK(ask<void>(other, resume_node{}));
-  CHECK(said.all().back().phase == member_phase::available);
+  CHECK(ask<node_report>(other, node_question{})->runs == std::vector<node_run>{{run.value, "digits", 2}});
+  CHECK(ask<node_report>(other, drain_node{1000})->phase == node_phase::drained);
+  CHECK(ask<node_report>(other, resume_node{})->phase == node_phase::available);
   caf::anon_send_exit(other, caf::exit_reason::user_shutdown);
   CHECK(has_ended(other));
 }

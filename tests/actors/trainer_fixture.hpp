@@ -124,31 +124,25 @@ class trainer_fixture : public actor_fixture {
     }
   }
 
-  /// As `open`, on the members of a cluster, of which `list` lists some.
-  void open_cluster(worker_script script, const std::vector<std::size_t>& listed) {
+  /// As `open`, on nodes that a script names, which `name` sets.
+  void open_discovered(worker_script script, const std::vector<std::size_t>& named) {
     open(script);
     addresses_ = std::exchange(config.cluster.nodes, {});
-    config.cluster.entry = {"10.0.0.9:4000"};
-    list(listed);
+    config.cluster.discover = {node_source::kind::script, "nodes"};
+    name(named);
   }
 
-  /// What the entry node says from now on.
-  void list(const std::vector<std::size_t>& some, const std::function<void(listed_member&)>& change = {}) {
-    auto lock = std::lock_guard{members_->mutex};
-    members_->refusal = {};
-    members_->list.clear();
-    for (auto i : some) {
-      listed_member each;
-      each.what.address = addresses_.at(i);
-      each.what.protocol = protocol_version;
-      if (change)
-        change(each);
-      members_->list.push_back(std::move(each));
-    }
+  /// What the script says from now on; each node may have so many workers.
+  void name(const std::vector<std::size_t>& some, std::optional<std::uint32_t> slots = {}) {
+    auto lock = std::lock_guard{named_->mutex};
+    auto nodes = std::vector<named_node>{};
+    for (auto i : some)
+      nodes.push_back({addresses_.at(i), slots});
+    named_->answer = std::move(nodes);
   }
-  void lose_entry(const error& reason) {
-    auto lock = std::lock_guard{members_->mutex};
-    members_->refusal = reason;
+  void break_script(const error& reason) {
+    auto lock = std::lock_guard{named_->mutex};
+    named_->answer = fail(reason);
   }
 
   /// On both nodes.
@@ -170,12 +164,9 @@ class trainer_fixture : public actor_fixture {
     trainer_services services;
     services.connect_node = make_connector();
     services.open_control_port = open_control_port;
-    services.offer_program = offer_program;
-    services.list_members = [shown = members_](const cluster_config&) -> expected<std::vector<listed_member>> {
-      auto lock = std::lock_guard{shown->mutex};
-      if (shown->refusal.code != errc::none)
-        return fail(shown->refusal);
-      return shown->list;
+    services.find_nodes = [named = named_](const node_source&) {
+      auto lock = std::lock_guard{named->mutex};
+      return named->answer;
     };
     services.program_path = "/opt/train";
     services.build_id = "c0ffee";
@@ -274,7 +265,6 @@ class trainer_fixture : public actor_fixture {
   trainer_config config;
   std::vector<std::shared_ptr<fake_node_processes>> nodes;
   decltype(trainer_services::open_control_port) open_control_port;
-  decltype(trainer_services::offer_program) offer_program;
   resources capacity{4, 0};
   bool first_node_is_dead = false;
   record<std::string> shown;
@@ -289,7 +279,7 @@ class trainer_fixture : public actor_fixture {
   /// Called in threads that may outlive the fixture, but not its actor system.
   decltype(trainer_services::connect_node) make_connector() {
     std::map<std::string, std::shared_ptr<fake_node_processes>> reachable;
-    const auto& addresses = config.cluster.entry.empty() ? config.cluster.nodes : addresses_;
+    const auto& addresses = config.cluster.discover.is_set() ? addresses_ : config.cluster.nodes;
     for (std::size_t i = 0; i < nodes.size(); ++i)
       reachable[addresses.at(i)] = nodes[i];
     auto dead = std::exchange(first_node_is_dead, false) ? addresses.at(0) : std::string{};
@@ -308,17 +298,16 @@ class trainer_fixture : public actor_fixture {
     };
   }
 
-  struct cluster_members {
+  struct naming {
     std::mutex mutex;
-    std::vector<listed_member> list;
-    error refusal;
+    expected<std::vector<named_node>> answer;
   };
 
   scratch_directory scratch_;
   run_observer observer_;
-  /// Of the nodes of a cluster.
+  /// Of the nodes that may be named.
   std::vector<std::string> addresses_;
-  std::shared_ptr<cluster_members> members_ = std::make_shared<cluster_members>();
+  std::shared_ptr<naming> named_ = std::make_shared<naming>();
   std::shared_ptr<connect_errors> errors_ = std::make_shared<connect_errors>();
 };
 

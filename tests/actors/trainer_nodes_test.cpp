@@ -182,10 +182,10 @@ TEST_CASE_FIXTURE(trainer_fixture,
   open(worker_script::until_stopped);
   config.scaling.placement = placement_strategy::spread;
   auto result = fit_and([&](const trainer_actor& trainer) {
-    CHECK(ask<void>(nodes[1]->node(), drain_node{600'000}));
+    CHECK(ask<node_report>(nodes[1]->node(), drain_node{600'000}));
     CHECK(is_said("node 10.0.0.1:4000 is drained"));
     CHECK(is_formed(2));
-    CHECK(ask<void>(nodes[1]->node(), resume_node{}));
+    CHECK(ask<node_report>(nodes[1]->node(), resume_node{}));
     CHECK(is_said("node 10.0.0.1:4000 takes workers again"));
     kill(0, 2);
     CHECK(is_formed(2, 4));
@@ -199,20 +199,20 @@ TEST_CASE_FIXTURE(trainer_fixture,
   CHECK(result.workers[3].node == "10.0.0.1:4000");
 }
 
-TEST_CASE_FIXTURE(trainer_fixture, "a run begins on the members of a cluster, and grows onto one that comes later") {
-  open_cluster(worker_script::until_stopped, {0});
+TEST_CASE_FIXTURE(trainer_fixture, "a run begins on the nodes that are named, and grows onto one that comes later") {
+  open_discovered(worker_script::until_stopped, {0});
   config.scaling.num_workers = {1, 2};
   config.scaling.resources_per_worker.cpus = 1;
   capacity = {1, 0};
   auto result = fit_and([&](const trainer_actor& trainer) {
-    list({0, 1});
+    name({0, 1});
     CHECK(is_said("node 10.0.0.1:4000 has joined"));
     CHECK(is_formed(2));
-    // An entry node that is lost changes nothing.
-    lose_entry({errc::unreachable, "nobody listens"});
-    CHECK(is_said("no entry node of the cluster answers: the run goes on with the nodes that it knows"));
-    list({0, 1});
-    CHECK(is_said("an entry node of the cluster answers again"));
+    break_script({errc::unreachable, "it exits with code 3"});
+    CHECK(is_said("it cannot be learnt which nodes there are: the run goes on with those that it knows (it exits with "
+                  "code 3)"));
+    name({0, 1});
+    CHECK(is_said("it is known again which nodes there are"));
     CHECK(ask<void>(trainer, stop_request{}));
   });
   CHECK(result.status == run_status::stopped);
@@ -221,64 +221,62 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run begins on the members of a cluster, an
   CHECK(result.workers[1].node == "10.0.0.1:4000");
 }
 
-TEST_CASE_FIXTURE(trainer_fixture, "members of another version, drained and silent ones are not dialled") {
-  open_cluster(worker_script::trains, {});
+TEST_CASE_FIXTURE(trainer_fixture, "a node that is named no more is left between two steps, until it is named again") {
+  open_discovered(worker_script::until_stopped, {0, 1});
   config.scaling.num_workers = {1, 2};
-  std::string why;
-  SUBCASE("another version") {
-    list({0, 1}, [](listed_member& x) {
-      if (x.what.address == "10.0.0.0:4000") {
-        x.what.protocol = protocol_version - 1;
-        x.what.version = "0.9";
-      }
-    });
-    auto result = fit();
-    CHECK(result.status == run_status::completed);
-    CHECK(is_said("node 10.0.0.0:4000 is not used: it speaks version " + std::to_string(protocol_version - 1) +
-                  " of the protocol (Troupe 0.9)"));
-    for (const auto& each : result.workers)
-      CHECK(each.node == "10.0.0.1:4000");
+  config.scaling.resources_per_worker.cpus = 1;
+  capacity = {1, 0};
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    name({0});
+    CHECK(is_said("node 10.0.0.1:4000 is named no more: its workers move to other nodes, or leave"));
+    CHECK(is_formed(1));
+    name({0, 1});
+    CHECK(is_said("node 10.0.0.1:4000 takes workers again"));
+    CHECK(is_formed(2, 3));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
+  CHECK(result.failures.empty());
+  CHECK(result.restarts == 0);
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "slots limit the workers on each of the nodes that are named") {
+  open_discovered(worker_script::trains, {});
+  name({0, 1}, 1);
+  config.scaling.num_workers = 2;
+  const auto result = fit();
+  CHECK(result.status == run_status::completed);
+  REQUIRE(result.workers.size() == 2);
+  CHECK(result.workers[0].node != result.workers[1].node);
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "a run whose nodes cannot be learnt does not begin; one with a range waits") {
+  open_discovered(worker_script::trains, {0});
+  auto why = error{errc::connection_refused, "the script has failed"};
+  SUBCASE("the script fails") {
+    break_script(why);
+  }
+  SUBCASE("nobody is named") {
+    name({});
+    why.message = "no node is named";
+  }
+  SUBCASE("a fixed number of workers") {
+    break_script(why);
+    const auto result = fit();
+    CHECK(result.status == run_status::failed);
+    CHECK(result.reason == error{errc::unreachable, why.message});
     return;
   }
-  SUBCASE("drained") {
-    list({0}, [](listed_member& x) { x.what.phase = member_phase::drained; });
-    why = "`troupe resume 10.0.0.0:4000` takes it back";
-  }
-  SUBCASE("silent") {
-    list({0}, [](listed_member& x) { x.is_silent = true; });
-    why = "it has said nothing for";
-  }
-  SUBCASE("none") {
-    why = "the cluster has no node that the run can use";
-  }
-  config.scaling.num_workers = 1;
-  auto result = fit();
-  CHECK(result.status == run_status::failed);
-  CHECK(result.reason.code == errc::unsatisfiable);
-  INFO(result.reason.message);
-  CHECK(says(result.reason.message, why));
+  config.scaling.num_workers = {1, 2};
+  const auto result = fit_and_at_once([&](const trainer_actor&) {
+    CHECK(is_said("waits for nodes: " + why.message));
+    name({0});
+  });
+  CHECK(result.status == run_status::completed);
 }
 
-TEST_CASE_FIXTURE(trainer_fixture, "without an entry node a run does not begin; one with a range waits for it") {
-  open_cluster(worker_script::trains, {0});
-  lose_entry({errc::connection_refused, "nobody listens at 10.0.0.9:4000"});
-  SUBCASE("a fixed number of workers") {
-    auto result = fit();
-    CHECK(result.status == run_status::failed);
-    CHECK(result.reason == error{errc::unreachable, "nobody listens at 10.0.0.9:4000"});
-  }
-  SUBCASE("a range") {
-    config.scaling.num_workers = {1, 2};
-    auto result = fit_and_at_once([&](const trainer_actor&) {
-      CHECK(is_said("waits for nodes: nobody listens at 10.0.0.9:4000"));
-      list({0});
-    });
-    CHECK(result.status == run_status::completed);
-  }
-}
-
-TEST_CASE_FIXTURE(trainer_fixture, "a member that has just gone does not end a run that can begin without it") {
-  open_cluster(worker_script::trains, {0, 1});
+TEST_CASE_FIXTURE(trainer_fixture, "a named node that has just gone does not end a run that can begin without it") {
+  open_discovered(worker_script::trains, {0, 1});
   set_connect_error("10.0.0.0:4000", {errc::unreachable, "nobody listens"});
   auto result = fit();
   INFO(result.reason.message);
@@ -299,84 +297,28 @@ TEST_CASE_FIXTURE(trainer_fixture, "what all nodes lack that a run needs is said
     CHECK(says(result.reason.message, std::string{"node "} + address + ": the host lacks a library"));
 }
 
-namespace {
-
-/// Sends a program for as long as the run lasts.
-expected<std::string> send_until_stopped(const std::stop_token& stop) {
-  std::mutex mutex;
-  auto lock = std::unique_lock{mutex};
-  std::condition_variable_any{}.wait(lock, stop, [] { return false; });
-  return std::string{};
-}
-
-} // namespace
-
 TEST_CASE_FIXTURE(trainer_fixture,
                   "a run whose node lacks its program ends, whatever becomes of nodes that it does not need") {
   open(worker_script::trains);
   config.scaling.num_workers = 1;
   nodes[0]->open_error = {errc::program_mismatch, "the host lacks a library"};
   // The other one answers after it, or never.
-  auto answers = true;
-  offer_program = [&](const cluster_config&, const std::string& address,
-                      const std::stop_token& stop) -> expected<std::string> {
-    if (address == "10.0.0.0:4000")
-      return std::string{};
-    nodes[0]->opened.wait_for(1);
-    return answers ? expected<std::string>{std::string{}} : send_until_stopped(stop);
-  };
-  auto result = run_result{};
+  nodes[1]->on_open = [&] { nodes[0]->opened.wait_for(1); };
   SUBCASE("it lacks the program, too") {
     nodes[1]->open_error = nodes[0]->open_error;
-    result = fit();
   }
-  SUBCASE("it has the program") {
-    result = fit();
-  }
+  SUBCASE("it has the program") {}
   SUBCASE("it is lost") {
-    answers = false;
-    result = fit_and_at_once([&](const trainer_actor&) {
-      nodes[0]->opened.wait_for(1);
-      caf::anon_send_exit(nodes[1]->node(), caf::exit_reason::kill);
-    });
+    nodes[1]->on_open = [&] { caf::anon_send_exit(nodes[1]->node(), caf::exit_reason::kill); };
   }
+  const auto result = fit();
   CHECK(result.status == run_status::failed);
   CHECK(says(result.reason.message, "node 10.0.0.0:4000: the host lacks a library"));
   CHECK(nodes[1]->started.all().empty());
 }
 
-TEST_CASE_FIXTURE(trainer_fixture,
-                  "a program is offered to each node before it is opened there, and a refusal ends the run") {
-  open(worker_script::trains);
-  config.scaling.placement = placement_strategy::spread;
-  record<std::string> offered;
-  auto refusal = error{};
-  offer_program = [&](const cluster_config&, const std::string& address,
-                      const std::stop_token&) -> expected<std::string> {
-    const auto i = address == "10.0.0.0:4000" ? 0u : 1u;
-    if (!nodes[i]->opened.all().empty())
-      return fail(errc::internal, "it was open before");
-    offered.add(address);
-    return i == 1 && refusal.code != errc::none ? expected<std::string>{fail(refusal)} : "sent to " + address;
-  };
-  SUBCASE("both take it") {
-    const auto result = fit();
-    CHECK(result.status == run_status::completed);
-    CHECK(offered.all().size() == 2);
-    CHECK(is_said("sent to 10.0.0.0:4000"));
-    CHECK(is_said("sent to 10.0.0.1:4000"));
-  }
-  SUBCASE("one has no room") {
-    refusal = {errc::unsatisfiable, "the program is too large"};
-    const auto result = fit();
-    CHECK(result.status == run_status::failed);
-    CHECK(says(result.reason.message, "node 10.0.0.1:4000: the program is too large"));
-    CHECK(nodes[1]->opened.all().empty());
-  }
-}
-
-TEST_CASE_FIXTURE(trainer_fixture, "members of a cluster take the workers of one that lacks the program") {
-  open_cluster(worker_script::trains, {0, 1});
+TEST_CASE_FIXTURE(trainer_fixture, "other named nodes take the workers of one that lacks the program") {
+  open_discovered(worker_script::trains, {0, 1});
   config.scaling.num_workers = 1;
   nodes[0]->open_error = {errc::program_mismatch, "the host lacks a library"};
   SUBCASE("another has it") {
@@ -384,7 +326,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "members of a cluster take the workers of one
     CHECK(result.status == run_status::completed);
     REQUIRE(result.workers.size() == 1);
     CHECK(result.workers.front().node == "10.0.0.1:4000");
-    CHECK(is_said("node 10.0.0.0:4000: the host lacks a library; other nodes of the cluster take its workers"));
+    CHECK(is_said("node 10.0.0.0:4000: the host lacks a library; other nodes take its workers"));
     CHECK(nodes[0]->started.all().empty());
   }
   SUBCASE("fewer than the most are enough") {
@@ -400,29 +342,23 @@ TEST_CASE_FIXTURE(trainer_fixture, "members of a cluster take the workers of one
     const auto result = fit();
     CHECK(result.status == run_status::failed);
     CHECK(result.reason.code == errc::program_mismatch);
-    CHECK(says(result.reason.message, "node 10.0.0.0:4000: the host lacks a library\nthe cluster's other nodes "));
+    CHECK(says(result.reason.message, "node 10.0.0.0:4000: the host lacks a library\nthe other nodes "));
   }
   SUBCASE("the others have too little") {
     config.scaling.num_workers = 8;
     config.scaling.resources_per_worker.cpus = 1;
     const auto result = fit();
     CHECK(result.status == run_status::failed);
-    CHECK(says(result.reason.message, "node 10.0.0.0:4000: the host lacks a library\nthe cluster's other nodes "));
+    CHECK(says(result.reason.message, "node 10.0.0.0:4000: the host lacks a library\nthe other nodes "));
     CHECK(nodes[1]->started.all().empty());
   }
 }
 
-TEST_CASE_FIXTURE(trainer_fixture, "members of a cluster take the workers of one that is lost before they start") {
-  open_cluster(worker_script::trains, {0, 1});
+TEST_CASE_FIXTURE(trainer_fixture, "other named nodes take the workers of one that is lost when it has the program") {
+  open_discovered(worker_script::trains, {0, 1});
   config.scaling.num_workers = 1;
-  offer_program = [](const cluster_config&, const std::string& address, const std::stop_token& stop) {
-    return address == "10.0.0.0:4000" ? send_until_stopped(stop) : expected<std::string>{std::string{}};
-  };
-  const auto result = fit_and_at_once([&](const trainer_actor&) {
-    nodes[1]->opened.wait_for(1);
-    caf::anon_send_exit(nodes[0]->node(), caf::exit_reason::kill);
-  });
+  nodes[0]->on_open = [&] { caf::anon_send_exit(nodes[0]->node(), caf::exit_reason::kill); };
+  const auto result = fit();
   CHECK(result.status == run_status::completed);
-  REQUIRE(result.workers.size() == 1);
-  CHECK(result.workers.front().node == "10.0.0.1:4000");
+  CHECK(result.workers.back().node == "10.0.0.1:4000");
 }

@@ -52,8 +52,9 @@ class fake_node_of_workers : public node_actor::base {
         [](const kill_worker&) {},
         [this](const worker_beat& beat) { beats_->add(beat); },
         [](const drain_request&) {},
-        [](const drain_node&) {},
-        [](const resume_node&) {},
+        [](const node_question&) { return node_report{}; },
+        [](const drain_node&) { return node_report{}; },
+        [](const resume_node&) { return node_report{}; },
         [](const end_run&) {},
         [](const join_request&) { return join_challenge{}; },
         [](const join_proof&, const driver_follower&) -> caf::result<run_control, collectives_actor, checkpoint_store> {

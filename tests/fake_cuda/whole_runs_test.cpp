@@ -258,7 +258,7 @@ TEST_CASE("a run over two nodes with two GPUs each survives the loss of a worker
   std::vector<running_node> nodes;
   for (int i : {0, 1})
     nodes.push_back(
-        run.here.start_node({"--insecure", "--program-dir", scratch_runs::programs()}, gpus(2 * i + 1, 2 * i + 2)));
+        run.here.start_node({"--insecure", "--program-dir", run.here.programs()}, gpus(2 * i + 1, 2 * i + 2)));
   // The driver's machine shows no GPUs.
   run.start({{"CUDA_VISIBLE_DEVICES", ""}}, {"--workers", "2-4", "--nodes", nodes[0].address + "," + nodes[1].address});
   run.await_steps();

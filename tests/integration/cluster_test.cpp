@@ -80,7 +80,7 @@ class cluster {
     argv.insert(argv.begin(), "/usr/bin/env");
     argv.insert(argv.end(),
                 {caf_node_program(), "--listen", private_network::address_of(static_cast<std::size_t>(node)) + ":0",
-                 "--program-dir", scratch_runs::programs()});
+                 "--program-dir", here.programs()});
     return here.await_node(here.start(std::move(argv), {{"TROUPE_KEYS", keys_of_node(node).string()}}));
   }
 

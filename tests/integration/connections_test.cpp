@@ -70,7 +70,7 @@ TEST_CASE("a driver with other keys is rejected, and the node serves the next ru
 TEST_CASE("a node with TLS rejects a driver without it, and the other way round") {
   scratch_runs here;
   auto secure = here.start_node();
-  auto plain = here.start_node({"--insecure", "--program-dir", scratch_runs::programs()});
+  auto plain = here.start_node({"--insecure", "--program-dir", here.programs()});
   CHECK(contains(plain.process.err(), "insecure"));
 
   auto without = here.run(here.charlm("without", {"--nodes", secure.address, "--insecure"}));

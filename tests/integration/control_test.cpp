@@ -270,6 +270,40 @@ TEST_CASE("a run without its driver is told apart, and another driver that takes
   CHECK(second.wait() == exit_status{0, {}});
 }
 
+TEST_CASE("the tool watches and stops runs of another host over ssh, which passes odd words and exit codes on") {
+  control c;
+  // What ssh does: it hands one text to a shell there, in another directory.
+  std::filesystem::create_directories(c.here.path("home"));
+  write_file(c.here.path("ssh"), "#!/bin/sh\n[ \"$1\" != nobody@nowhere ] || exit 255\nshift\ncd " +
+                                     c.here.path("home").string() +
+                                     "\nPATH=" + std::filesystem::path{troupe_program()}.parent_path().string() +
+                                     ":$PATH exec sh -c \"$*\"\n");
+  std::filesystem::permissions(c.here.path("ssh"), std::filesystem::perms::owner_all);
+  const auto there = [&](std::vector<std::string> words, const std::string& host = "user@other") {
+    words.insert(words.end(), {"--host", host});
+    return c.here.run(c.arguments(std::move(words)), {{"TROUPE_SSH", c.here.path("ssh").string()}});
+  };
+  const auto storage = c.here.path("it's $HOME").string();
+  const auto name = std::string{"run"};
+  auto words = c.here.charlm(name, {"--steps", endless});
+  *(std::ranges::find(words, "--storage") + 1) = storage;
+  auto driver = c.here.start(std::move(words));
+  scratch_runs::await(driver,
+                      [&] { return std::filesystem::exists(std::filesystem::path{storage} / name / "metrics.jsonl"); });
+  auto ran = there({"status", name, "--storage", storage, "--json"});
+  INFO(ran.err);
+  CHECK(json::parse(ran.out)["name"] == name);
+  CHECK(contains(there({"runs", storage}).out, name));
+  ran = there({"stop", name, "--storage", storage});
+  INFO(ran.err);
+  CHECK(ran.status == exit_status{0, {}});
+  CHECK(driver.wait() == exit_status{0, {}});
+  CHECK(there({"status", "none", "--storage", storage}).status == exit_status{2, {}});
+  ran = there({"status", name}, "nobody@nowhere");
+  CHECK(ran.status == exit_status{2, {}});
+  CHECK(contains(ran.err, "--host nobody@nowhere: it cannot be reached over ssh"));
+}
+
 TEST_CASE("what workers write is shown by rank, and followed until the run ends") {
   control t;
   auto driver = t.here.start({misbehaving_program(), "sleep", "2", t.here.path("runs").string(), "run"});

@@ -1,5 +1,4 @@
 #include "scratch_runs.hpp"
-#include "submission.hpp"
 
 #include <browser.hpp>
 
@@ -240,64 +239,6 @@ TEST_CASE("in a browser a chart moves, a killed worker appears in the timeline, 
   CHECK(shows(page, text_has("SIGKILL") + " && !!document.querySelector('#curves polyline')"));
   CHECK(page.value_of("document.querySelectorAll('[src], link[href^=http]').length") == 0);
   take_picture(page, "report");
-}
-
-TEST_CASE("in a browser a node shows its cluster and its jobs, and stops a job's run") {
-  const auto chromium = chromium_or_skip();
-  if (!chromium)
-    return;
-  scratch_runs here;
-  const auto first = here.start_node({"--state", here.path("first").string(), "--dashboard"});
-  const auto second =
-      here.start_node({"--state", here.path("second").string(), "--join", first.address, "--dashboard"});
-  const auto page_of = [](const running_node& node) {
-    static const auto mark = std::string{"the dashboard is at "};
-    REQUIRE(becomes_true([&] { return contains(node.process.err(), mark); }));
-    const auto begin = node.process.err().find(mark) + mark.size();
-    return node.process.err().substr(begin, node.process.err().find('\n', begin) - begin);
-  };
-  browser page{*chromium, here.path("profile")};
-  page.resize(1280, 900);
-  page.open(page_of(first));
-  CHECK(shows(page, "document.querySelectorAll('#nodes tbody tr').length === 2"));
-  CHECK(shows(page, text_has("No jobs yet") + " && " + text_has("troupe submit --cluster " + first.address)));
-  take_picture(page, "node-empty");
-
-  const auto troupe = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), troupe_program());
-    return here.run(std::move(words), {{"TROUPE_CLUSTER", first.address}});
-  };
-  auto words = submission(here, "night", {"--node", first.address}, {"--steps", endless, "--workers", "2"});
-  *std::ranges::find(words, "charlm") = charlm_program();
-  REQUIRE(troupe(std::move(words)).status == exit_status{0, {}});
-  CHECK(shows(page, "document.getElementById('jobs')?.innerText.includes('running')"));
-  CHECK(shows(page, "document.getElementById('nodes').innerText.includes('night: ')"));
-  REQUIRE(shows(page, "document.querySelectorAll('#jobs a').length === 1"));
-  take_picture(page, "node");
-  page.resize(360, 740);
-  CHECK(page.value_of("document.documentElement.scrollWidth <= 360") == true);
-  take_picture(page, "node-phone");
-  page.set_dark(true);
-  page.resize(1280, 900);
-  CHECK(troupe({"drain", second.address}).status == exit_status{0, {}});
-  CHECK(shows(page, "/drain(ed|ing)/.test(document.getElementById('nodes').innerText)"));
-  take_picture(page, "node-dark");
-  page.set_dark(false);
-
-  // A node that is no entry node asks those that it has joined.
-  page.open(page_of(second));
-  CHECK(shows(page, "document.querySelectorAll('#nodes tbody tr').length === 2"));
-  page.open(page_of(first));
-  REQUIRE(shows(page, "document.querySelectorAll('#jobs a').length === 1"));
-  page.value_of("document.querySelector('#jobs a').click()");
-  REQUIRE(shows(page, "!!document.querySelector('#curves polyline')"));
-  page.value_of("document.getElementById('stop').click()");
-  CHECK(shows(page, "document.getElementById('ask').open"));
-  page.value_of("document.getElementById('ask-yes').click()");
-  CHECK(shows(page, "document.querySelector('.state').innerText.includes('stopped')"));
-  page.open(page_of(first));
-  CHECK(shows(page, "document.getElementById('jobs')?.innerText.includes('stopped')"));
-  CHECK(page.complaints() == "");
 }
 
 TEST_CASE("curves are written as SVG and as PNG") {

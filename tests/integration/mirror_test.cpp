@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace troupe::testing;
@@ -95,55 +97,6 @@ using steps = std::vector<std::uint64_t>;
 
 } // namespace
 
-TEST_CASE("a run whose directory is lost resumes from a node of another host") {
-  scratch_runs here;
-  const auto expected = undisturbed(here);
-  const auto shelf = here.path("shelf");
-  auto node = here.start_node({"--state", here.path("state").string(), "--mirror", shelf.string()});
-  const auto place = "node:" + node.address + "/team";
-  succeed(here, here.charlm("run", {"--mirror", place, "--steps", "6", "--checkpoint-every", "2"}));
-  CHECK(here.result("run")["mirror"]["place"] == place + "/run");
-  CHECK(good_steps(shelf / "team" / "run").back() == 6);
-  CHECK(read_file(shelf / "team" / "run" / "result.json") == read_file(here.run_directory("run") / "result.json"));
-  const auto listed = succeed(here, {troupe_program(), "checkpoint", "ls", place + "/run"});
-  CHECK(contains(listed.out, "step-00000006"));
-  succeed(here, {troupe_program(), "checkpoint", "fetch", place + "/run", here.path("fetched").string()});
-  CHECK(fs::exists(here.path("fetched") / "step-00000006"));
-  fs::remove_all(here.run_directory("run"));
-  succeed(here, here.charlm("run", {"--mirror", place, "--resume", "required", "--workers", "3"}));
-  CHECK(here.result("run")["resumed_from_step"] == 6);
-  CHECK(state(here, "run") == expected);
-  succeed(here, here.charlm("other", {"--from", place + "/run", "--steps", "1"}));
-  // A node that is gone does not stop a run, but one that has never been there does.
-  node.process.signal(SIGKILL);
-  std::ignore = node.process.wait();
-  refused(here, here.charlm("third", {"--mirror", place}), {place, "cannot reach"});
-}
-
-TEST_CASE("the node of a mirror is killed: the run goes on, and its mirror is whole once the node is back") {
-  scratch_runs here;
-  const auto shelf = here.path("shelf");
-  const auto start_node = [&](const std::string& listen) {
-    return here.start_node({"--listen", listen, "--state", here.path("state").string(), "--mirror", shelf.string()});
-  };
-  auto node = start_node("127.0.0.1:0");
-  const auto argv = [&](const char* steps) {
-    return here.charlm(
-        "run", {"--mirror", "node:" + node.address, "--mirror-wait", "3", "--steps", steps, "--checkpoint-every", "1"});
-  };
-  auto driver = here.start(argv("100"));
-  CHECK(becomes_true([&] { return fs::exists(shelf / "run" / "checkpoints"); }));
-  node.process.signal(SIGKILL);
-  std::ignore = node.process.wait();
-  CHECK(driver.wait(mirror_limit) == exit_status{0, {}});
-  CHECK(contains(here.result("run")["mirror"]["lacks"], "step 100"));
-  const auto again = start_node(node.address);
-  succeed(here, argv("101"));
-  CHECK(here.result("run")["mirror"]["lacks"].is_null());
-  CHECK(good_steps(shelf / "run").back() == 101);
-  CHECK(here.result("run")["resumed_from_step"] == 100);
-}
-
 TEST_CASE("a run whose directory is lost resumes from its mirror, and ends with the bits of an undisturbed one") {
   scratch_runs here;
   const auto expected = undisturbed(here);
@@ -189,6 +142,49 @@ TEST_CASE("a mirror that is newer than the directory is resumed from, an older o
   CHECK(here.result("run")["resumed_from_step"] == 11);
   CHECK(state(here, "run") == expected);
   CHECK(good_steps(here.path("mirror") / "run").back() == 12);
+}
+
+TEST_CASE("a run that moves to another host and back keeps every line of its metrics, and has its bits") {
+  scratch_runs here;
+  const auto expected = undisturbed(here);
+  std::string mirror;
+  SUBCASE("over a directory") {
+    mirror = here.path("mirror").string();
+  }
+  SUBCASE("over rclone") {
+    if (!is_in_path("rclone")) {
+      std::puts("SKIP: rclone is not installed");
+      return;
+    }
+    mirror = "rclone::local:" + here.path("mirror").string();
+  }
+  const auto train = [&](const std::string& host, const std::string& steps) {
+    auto argv = here.charlm("run", {"--mirror", mirror, "--steps", steps, "--workers", "2"});
+    *(std::ranges::find(argv, "--storage") + 1) = here.path(host).string();
+    succeed(here, argv);
+  };
+  train("host-a", "4");
+  train("host-b", "8");
+  train("host-a", "12");
+  for (const auto& place : {here.path("host-a") / "run", here.path("mirror") / "run"}) {
+    std::multiset<std::pair<std::uint64_t, std::uint64_t>> rows;
+    for (const auto& row : read_lines(place / "metrics.jsonl"))
+      rows.emplace(row["step"], row["rank"]);
+    std::multiset<std::pair<std::uint64_t, std::uint64_t>> wanted;
+    for (std::uint64_t step = 1; step <= 12; ++step)
+      for (std::uint64_t rank = 0; rank < 2; ++rank)
+        wanted.emplace(step, rank);
+    CHECK(rows == wanted);
+    // Three drivers have begun, and ended.
+    std::multiset<std::string> kinds;
+    for (const auto& event : read_lines(place / "events.jsonl"))
+      kinds.insert(event["event"].get<std::string>());
+    CHECK(kinds.count("started") == 3);
+    CHECK(kinds.count("ended") == 3);
+  }
+  const auto result = nlohmann::json::parse(read_file(here.path("host-a") / "run" / "result.json"));
+  CHECK(result["state_sha256"] == expected);
+  CHECK(result["resumed_from_step"] == 8);
 }
 
 TEST_CASE("drivers that are killed while they copy leave good checkpoints at the mirror, and nothing runs on") {

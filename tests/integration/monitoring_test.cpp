@@ -76,47 +76,6 @@ std::optional<json> read_by_tensorboard(const std::filesystem::path& run, const 
   return json::parse(read_file(scratch / "scalars"));
 }
 
-/// The part of MLflow's tracking server that a run needs.
-class tracking_server {
- public:
-  tracking_server() {
-    const auto answer = [this](const char* what, const json& body) {
-      server_.Post(std::string{"/api/2.0/mlflow/"} + what, [this, body](const auto& request, auto& response) {
-        const auto lock = std::lock_guard{mutex_};
-        const auto given = json::parse(request.body);
-        for (const auto& each : given.value("metrics", json::array()))
-          metrics_.push_back(each);
-        status_ = given.value("status", status_);
-        response.set_content(body.dump(), "application/json");
-      });
-    };
-    server_.Get("/api/2.0/mlflow/experiments/get-by-name", [](const auto&, auto& response) {
-      response.set_content(R"({"experiment":{"experiment_id":"0"}})", "application/json");
-    });
-    answer("runs/create", {{"run", {{"info", {{"run_id", "r"}}}}}});
-    answer("runs/log-batch", json::object());
-    answer("runs/update", json::object());
-    port_ = server_.bind_to_any_port("127.0.0.1");
-    thread_ = std::thread{[this] { server_.listen_after_bind(); }};
-    becomes_true([this] { return server_.is_running(); });
-  }
-  ~tracking_server() {
-    server_.stop();
-    thread_.join();
-  }
-
-  [[nodiscard]] int port() const noexcept { return port_; }
-
-  std::mutex mutex_;
-  std::vector<json> metrics_;
-  std::string status_;
-
- private:
-  httplib::Server server_;
-  int port_ = 0;
-  std::thread thread_;
-};
-
 } // namespace
 
 TEST_CASE("a run is ready once it trains, and its page follows it through the loss of a worker to its end") {
@@ -243,22 +202,4 @@ TEST_CASE("TensorBoard shows each step of a run once, although its driver was ki
       CHECK(loss[row["step"].get<std::size_t>() - 1][1].get<float>() == row["loss"].get<float>());
   CHECK(found->contains("troupe/compute_ms/rank_1"));
   CHECK(found->contains("troupe/goodput"));
-}
-
-TEST_CASE("a run without an MLflow server trains as ever, and one with a server delivers its metrics") {
-  scratch_runs here;
-  tracking_server server;
-  const auto uri = "http://127.0.0.1:" + std::to_string(server.port());
-  const auto good = here.run(here.charlm("run", {"--mlflow", uri}));
-  INFO(good.err);
-  CHECK(good.status == exit_status{0, {}});
-  CHECK(server.status_ == "FINISHED");
-  const auto losses = std::ranges::count_if(server.metrics_, [](const json& x) { return x["key"] == "loss"; });
-  CHECK(losses == 12);
-  // Nobody listens on port 1.
-  const auto alone = here.run(here.charlm("alone", {"--mlflow", "http://127.0.0.1:1"}));
-  CHECK(alone.status == exit_status{0, {}});
-  CHECK(contains(alone.err, "does not answer"));
-  CHECK(contains(alone.err, "points of metrics did not get to MLflow"));
-  CHECK(here.result("alone")["state_sha256"] == here.result("run")["state_sha256"]);
 }

@@ -84,7 +84,7 @@ TEST_CASE("an unreachable node is named") {
   auto node = here.start_node();
   refused(here, here.charlm("run", {"--nodes", node.address + "," + port.address()}), {port.address(), "caf-node"});
   refused(here, here.charlm("run", {"--nodes", "no-such-host.invalid:4000", "--insecure"}), {"no-such-host.invalid"});
-  refused(here, here.charlm("run", {"--nodes", "127.0.0.1"}), {"127.0.0.1", "HOST:PORT"});
+  refused(here, here.charlm("run", {"--nodes", "127.0.0.1"}), {"127.0.0.1", "HOST:PORT"}, 2);
   refused(here, here.charlm("run", {"--nodes", node.address + "," + node.address}),
           {node.address, "listed more than once"});
   // None of these prevents a new run.
@@ -179,6 +179,22 @@ TEST_CASE("a port in use is reported with its address") {
   scratch_runs here;
   auto node = here.start_node();
   refused(here, {caf_node_program(), "--listen", node.address}, {node.address});
+}
+
+TEST_CASE("a node refuses a directory of programs that bounds nothing") {
+  scratch_runs here;
+  const auto programs = here.path("programs");
+  refused(here, {caf_node_program(), "--program-dir", built("bin")}, {"it has caf-node", "a directory of their own"});
+  std::filesystem::create_directory(programs);
+  std::filesystem::permissions(programs, std::filesystem::perms::all);
+  refused(here, {caf_node_program(), "--program-dir", programs.string()},
+          {programs.string(), "another user could put"});
+  // The same of a program.
+  std::filesystem::permissions(programs, std::filesystem::perms::owner_all);
+  std::filesystem::copy_file(charlm_program(), programs / "charlm");
+  std::filesystem::permissions(programs / "charlm", std::filesystem::perms::all);
+  auto node = here.start_node({"--program-dir", programs.string()});
+  refused(here, here.charlm("open", {"--nodes", node.address}), {node.address, "another user could change"});
 }
 
 TEST_CASE("a node with another build of the program, or without it, is rejected") {

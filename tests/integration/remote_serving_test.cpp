@@ -89,8 +89,8 @@ TEST_CASE_FIXTURE(remote_scene, "a frozen process costs no request either") {
 
 TEST_CASE_FIXTURE(remote_scene,
                   "replicas on nodes: a node that is lost costs no request, and another takes its place") {
-  auto first = start_node({"--accept-programs", "--program-dir", path("").string()});
-  auto second = start_node({"--accept-programs", "--program-dir", path("").string()});
+  auto first = start_node();
+  auto second = start_node();
   auto server = serve({"--nodes", first.address + "," + second.address, "--replicas", "2"});
   auto clients = ask(server);
   answers(clients, 100);
@@ -104,11 +104,14 @@ TEST_CASE_FIXTURE(remote_scene,
   CHECK(workers_vanish());
 }
 
-TEST_CASE_FIXTURE(remote_scene, "of a cluster those nodes get replicas that have the label, and room") {
+TEST_CASE_FIXTURE(remote_scene,
+                  "of the nodes that a host file names those get replicas that have the label, and room") {
   const auto first = start_node();
-  const auto labelled = start_node({"--join", first.address, "--label", "kind=serving", "--memory", "1GiB"});
+  const auto labelled = start_node({"--label", "kind=serving", "--memory", "1GiB"});
+  const auto both = first.address + "," + labelled.address;
+  write_file(path("hosts"), first.address + "\n" + labelled.address + "\n");
   const auto workers_of = [&](const running_node& node) {
-    const auto ran = run({troupe_program(), "nodes", "--json", "--cluster", first.address});
+    const auto ran = run({troupe_program(), "nodes", "--json", "--nodes", both});
     for (const auto& each : nlohmann::json::parse(ran.out))
       if (each["address"] == node.address)
         return each["workers"].get<int>();
@@ -117,7 +120,7 @@ TEST_CASE_FIXTURE(remote_scene, "of a cluster those nodes get replicas that have
   REQUIRE(becomes_true([&] { return workers_of(labelled) == 0; }));
   const auto in_cluster = [&](const std::string& label, const std::string& memory) {
     return serve(
-        {"--cluster", first.address, "--node-label", label, "--memory-per-replica", memory, "--replicas", "2"});
+        {"--hosts", path("hosts").string(), "--node-label", label, "--memory-per-replica", memory, "--replicas", "2"});
   };
   auto server = in_cluster("kind=serving", "512MiB");
   auto clients = ask(server);

@@ -57,8 +57,13 @@ class scratch_runs {
   [[nodiscard]] std::filesystem::path text() const { return path("text.txt"); }
   [[nodiscard]] std::filesystem::path run_directory(const std::string& name) const { return path("runs") / name; }
 
-  /// The directory of charlm, for `--program-dir`.
-  [[nodiscard]] static std::string programs() { return std::filesystem::path{charlm_program()}.parent_path().string(); }
+  /// A directory with charlm and nothing else, for `--program-dir`.
+  [[nodiscard]] std::string programs() const {
+    const auto result = path("programs-of-nodes");
+    if (std::filesystem::create_directory(result))
+      std::filesystem::create_symlink(charlm_program(), result / "charlm");
+    return result.string();
+  }
 
   /// Words that repeat irregularly, so that there is something to learn.
   static std::string make_text(std::size_t bytes) {

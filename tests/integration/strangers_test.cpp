@@ -120,7 +120,7 @@ TEST_CASE("a peer of run A that commands run B is refused and logged, and run B 
   INFO(alone.err);
   REQUIRE(alone.status == exit_status{0, {}});
 
-  auto node = here.start_node({"--program-dir", scratch_runs::programs()});
+  auto node = here.start_node({"--program-dir", here.programs()});
   auto driver = here.start(here.charlm("b", with({"--workers", "2", "--nodes", node.address})));
   here.await_step(driver, "b", 20);
   const auto theirs = run_id{nlohmann::json::parse(read_file(here.run_directory("b") / "run.json"))["run"]};
@@ -143,7 +143,7 @@ TEST_CASE("a peer of run A that commands run B is refused and logged, and run B 
     const auto outside = peer.open(run_id{"c"}, own_secret, "/bin/sh");
     CHECK(outside.code == errc::not_found);
     INFO(outside.message);
-    CHECK(contains(outside.message, (std::filesystem::path{scratch_runs::programs()} / "sh").string()));
+    CHECK(contains(outside.message, (std::filesystem::path{here.programs()} / "sh").string()));
     // Its own run is its own.
     CHECK(peer.ask<void>(end_run{run_id{"a"}, own_secret, {9, "z"}}) == error{});
   }

@@ -201,7 +201,7 @@ class stranger {
 /// run again leaves no workers that wait for their driver.
 recorded_conversation record_driver() {
   scratch_runs here;
-  const auto node = here.start_node({"--insecure", "--program-dir", scratch_runs::programs()});
+  const auto node = here.start_node({"--insecure", "--program-dir", here.programs()});
   const recording_proxy proxy{port_of(node.address)};
   const auto ran = here.run(here.charlm("recorded", {"--insecure", "--nodes", proxy.address(), "--driver-grace", "0"}));
   INFO(ran.err);

@@ -723,8 +723,9 @@ struct launch {
     request.program_path = testing::built("tests/bin/runtime_process_child");
     request.build_id =
         std::move(program_file::open(testing::built("tests/bin/runtime_process_child"))).value().identity().build_id;
-    auto opened = launcher->open(request);
-    REQUIRE_MESSAGE(opened.has_value(), opened.error().message);
+    auto found = launcher->search(request)();
+    REQUIRE_MESSAGE(found.has_value(), found.error().message);
+    launcher->open(some_run, *found);
   }
 
   void start(std::uint32_t worker, std::vector<std::string> arguments) {

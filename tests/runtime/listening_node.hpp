@@ -39,7 +39,10 @@ class system_host {
 
 class idle_launcher : public actors::process_launcher {
  public:
-  expected<std::string> open(const open_run&) override { return "/none"; }
+  std::function<expected<actors::found_program>()> search(const open_run&) override {
+    return [] { return expected<actors::found_program>{actors::found_program{"/none"}}; };
+  }
+  void open(const run_id&, const actors::found_program&) override {}
   void start(const actors::launch_request&) override {}
   void kill(const run_id&) override {}
   void kill(const run_id&, worker_id) override {}

@@ -1,12 +1,9 @@
 #include <troupe/runtime/mirror.hpp>
 
-#include "mirror/mirror_shelf.hpp"
-
 #include "../serialization/scratch.hpp"
 
 #include <s3_server.hpp>
 
-#include <troupe/runtime/node_host.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/files/digest.hpp>
 
@@ -27,10 +24,9 @@ namespace {
 
 /// A run's directory, and its mirror at a place.
 struct mirrored_run_fixture {
-  mirrored_run_fixture(const fs::path& scratch, const std::string& place, const runtime::member_access& nodes = {})
-      : root(scratch / "run") {
+  mirrored_run_fixture(const fs::path& scratch, const std::string& place) : root(scratch / "run") {
     fs::create_directories(root / "checkpoints");
-    auto opened = runtime::open_mirror(place, {.nodes = nodes});
+    auto opened = runtime::open_mirror(place, "rclone");
     REQUIRE_MESSAGE(opened, opened.error().message);
     mirror = std::move(*opened);
   }
@@ -63,10 +59,9 @@ std::string state_of(const fs::path& directory) {
 using steps = std::vector<step_id>;
 
 /// Every kind of place must do all of this.
-void check_place(const std::function<std::string(const std::string& name)>& place_of,
-                 const runtime::member_access& nodes = {}) {
+void check_place(const std::function<std::string(const std::string& name)>& place_of) {
   scratch_directory scratch;
-  auto here = mirrored_run_fixture{scratch.path(), place_of("digits"), nodes};
+  auto here = mirrored_run_fixture{scratch.path(), place_of("digits")};
 
   // Nothing is there at first, which is no error.
   CHECK(here.complete().empty());
@@ -116,7 +111,7 @@ void check_place(const std::function<std::string(const std::string& name)>& plac
   CHECK(here.complete().empty());
   here.upload(first);
   CHECK(*here.mirror->move_aside({}) == here.mirror->place() + ".2");
-  auto aside = mirrored_run_fixture{scratch.path() / "aside", place_of("digits.1"), nodes};
+  auto aside = mirrored_run_fixture{scratch.path() / "aside", place_of("digits.1")};
   CHECK(aside.complete() == steps{{20}});
 }
 
@@ -125,7 +120,7 @@ bool has_rclone() {
   if (is_in_path("rclone"))
     return true;
   std::puts("SKIP: rclone is not installed");
-  CHECK(runtime::open_mirror("rclone:s3:bucket", {}).error().code == errc::not_found);
+  CHECK(runtime::open_mirror("rclone:s3:bucket", "rclone").error().code == errc::not_found);
   return false;
 }
 
@@ -134,110 +129,6 @@ bool has_rclone() {
 TEST_CASE("a mirror in a directory keeps checkpoints and files") {
   scratch_directory scratch;
   check_place([&](const std::string& name) { return (scratch.path() / "mirror" / name).string(); });
-}
-
-namespace {
-
-/// A node on loopback that keeps mirrors in `scratch`.
-struct mirror_node {
-  explicit mirror_node(const fs::path& scratch, const fs::path& shelf)
-      : access{scratch / "keys"},
-        node(value_or_throw(
-            runtime::node_host::start({.keys = access.keys, .state = scratch / "state", .mirror = shelf}))) {}
-
-  [[nodiscard]] std::string place(const std::string& name) const {
-    return "node:" + to_string(node.address()) + "/" + name;
-  }
-
-  runtime::member_access access;
-  runtime::node_host node;
-};
-
-} // namespace
-
-TEST_CASE("a mirror at a node keeps checkpoints and files") {
-  scratch_directory scratch;
-  const auto node = mirror_node{scratch.path(), scratch.path() / "shelf"};
-  check_place([&](const std::string& name) { return node.place("runs/" + name); }, node.access);
-  CHECK(fs::exists(scratch.path() / "shelf" / "runs" / "digits.2" / "checkpoints"));
-}
-
-TEST_CASE("files longer than a piece arrive whole at a node") {
-  scratch_directory scratch;
-  const auto node = mirror_node{scratch.path(), scratch.path() / "shelf"};
-  auto here = mirrored_run_fixture{scratch.path(), node.place("long"), node.access};
-  auto text = std::string(std::size_t{5} << 19, 'x');
-  for (std::size_t i = 0; i < text.size(); i += 4099)
-    text[i] = static_cast<char>('a' + i % 26);
-  overwrite_file(here.root / "metrics.jsonl", text);
-  overwrite_file(here.root / "empty", "");
-  REQUIRE(here.mirror->upload_files(here.root, {"metrics.jsonl", "empty"}, {}));
-  CHECK(read_file(scratch.path() / "shelf" / "long" / "metrics.jsonl") == text);
-  REQUIRE(here.mirror->fetch_file("metrics.jsonl", scratch.path() / "back", {}));
-  CHECK(read_file(scratch.path() / "back") == text);
-  REQUIRE(here.mirror->fetch_file("empty", scratch.path() / "back", {}));
-  CHECK(read_file(scratch.path() / "back").empty());
-  // One that has become shorter is not half the old one.
-  overwrite_file(here.root / "metrics.jsonl", "short");
-  REQUIRE(here.mirror->upload_files(here.root, {"metrics.jsonl"}, {}));
-  CHECK(read_file(scratch.path() / "shelf" / "long" / "metrics.jsonl") == "short");
-}
-
-TEST_CASE("a node without a directory of mirrors says how to give it one") {
-  scratch_directory scratch;
-  const auto node = mirror_node{scratch.path(), {}};
-  auto mirror = runtime::open_mirror(node.place("digits"), {.nodes = node.access});
-  REQUIRE(mirror);
-  const auto listed = (*mirror)->list({});
-  REQUIRE_FALSE(listed);
-  CHECK(listed.error().message.find("caf-node --mirror DIRECTORY") != std::string::npos);
-  CHECK(listed.error().message.find(node.place("digits")) == 0);
-  CHECK(runtime::open_mirror("node:127.0.0.1:4000", {}).error().code == errc::invalid_argument);
-}
-
-TEST_CASE("nobody writes outside a node's directory of mirrors") {
-  scratch_directory scratch;
-  const auto root = scratch.path() / "shelf";
-  const auto shelf = runtime::mirror_shelf{root};
-  for (const auto* place : {"", "/", "..", "../up", "a/../../up", "/etc", ".hidden", "a/.b", "a//b", "a/", "a\nb"}) {
-    CAPTURE(place);
-    CHECK(shelf.write_file(place, "run.json", 0, "{}").error().code == errc::invalid_argument);
-    CHECK(shelf.begin(place, {1}).error().code == errc::invalid_argument);
-    CHECK(shelf.list(place).error().code == errc::invalid_argument);
-    CHECK(shelf.move_aside(place).error().code == errc::invalid_argument);
-    CHECK(shelf.read("run", place, 0, 1).error().code == errc::invalid_argument);
-  }
-  CHECK_FALSE(fs::exists(root));
-  for (const auto* name : {"", "..", "../x", "a/b", ".x", "/x"}) {
-    CAPTURE(name);
-    CHECK(shelf.write_file("run", name, 0, "x").error().code == errc::invalid_argument);
-    CHECK(shelf.write_part("run", {1}, name, 0, "x").error().code == errc::invalid_argument);
-  }
-  REQUIRE(shelf.write_file("run", "x", 0, "ab"));
-  CHECK(shelf.write_file("run", "x", 3, "d").error().code == errc::invalid_argument);
-  // Until it is finished nobody sees it, and a link in its place leads nowhere.
-  CHECK(shelf.read("run", "x", 0, 9).error().code == errc::not_found);
-  REQUIRE(shelf.finish_file("run", "x"));
-  CHECK(shelf.read("run", "x", 0, 9).value() == "ab");
-  fs::create_symlink(scratch.path() / "outside", root / "run" / ".y.upload.tmp");
-  CHECK_FALSE(shelf.write_file("run", "y", 0, "x"));
-  CHECK_FALSE(fs::exists(scratch.path() / "outside"));
-}
-
-TEST_CASE("an upload to a node that was cut off is begun anew") {
-  scratch_directory scratch;
-  const auto root = scratch.path() / "shelf";
-  const auto node = mirror_node{scratch.path(), root};
-  auto here = mirrored_run_fixture{scratch.path(), node.place("digits"), node.access};
-  const auto shelf = runtime::mirror_shelf{root};
-  const auto first = here.save_step(10);
-  REQUIRE(shelf.begin("digits", {10}) == runtime::mirror_shelf::begun::awaits_parts);
-  REQUIRE(shelf.write_part("digits", {10}, "part-0000.bin", 0, "half of "));
-  CHECK(here.complete().empty());
-  CHECK(shelf.adopt("digits", {10}).error().code == errc::damaged);
-  here.upload(first);
-  CHECK(shelf.begin("digits", {10}) == runtime::mirror_shelf::begun::has_it);
-  CHECK(state_of(root / "digits" / "checkpoints" / checkpoint_name({10})) == state_of(first));
 }
 
 TEST_CASE("a mirror behind rclone keeps checkpoints and files") {
@@ -261,15 +152,15 @@ TEST_CASE("a mirror in S3 keeps checkpoints and files") {
 }
 
 TEST_CASE("rclone is found out about before anything else, and what it says is passed on") {
-  const auto missing = runtime::open_mirror("rclone:s3:bucket/run", {.rclone = "no-such-rclone"});
+  const auto missing = runtime::open_mirror("rclone:s3:bucket/run", "no-such-rclone");
   REQUIRE_FALSE(missing);
   CHECK(missing.error().code == errc::not_found);
   CHECK(missing.error().message.find("apt-get install rclone") != std::string::npos);
-  CHECK(runtime::open_mirror("rclone:s3", {}).error().code == errc::invalid_argument);
+  CHECK(runtime::open_mirror("rclone:s3", "rclone").error().code == errc::invalid_argument);
   if (!has_rclone())
     return;
   ::setenv("RCLONE_CONFIG", "/dev/null", 1);
-  auto unknown = runtime::open_mirror("rclone:nowhere:bucket/run", {});
+  auto unknown = runtime::open_mirror("rclone:nowhere:bucket/run", "rclone");
   REQUIRE(unknown);
   const auto listed = (*unknown)->list({});
   REQUIRE_FALSE(listed);
@@ -306,11 +197,16 @@ TEST_CASE("what an upload has left is no checkpoint, wherever it stopped") {
 }
 
 TEST_CASE("another checkpoint of the same step replaces the one at the mirror") {
-  if (!has_rclone())
-    return;
   scratch_directory scratch;
   const auto place = scratch.path() / "mirror" / "digits";
-  auto here = mirrored_run_fixture{scratch.path(), "rclone::local:" + place.string()};
+  auto name = place.string();
+  SUBCASE("in a directory") {}
+  SUBCASE("behind rclone") {
+    if (!has_rclone())
+      return;
+    name = "rclone::local:" + name;
+  }
+  auto here = mirrored_run_fixture{scratch.path(), name};
   here.upload(here.save_step(10));
   fs::remove_all(here.root / "checkpoints" / checkpoint_name({10}));
   const auto other = here.save_step(10, 2);

@@ -1,6 +1,5 @@
 #include "monitoring/gpu_reader.hpp"
 #include "monitoring/http_server.hpp"
-#include "monitoring/mlflow_queue.hpp"
 #include "monitoring/monitor.hpp"
 #include "monitoring/node_metrics.hpp"
 #include "monitoring/node_monitor.hpp"

@@ -1,4 +1,5 @@
 #include <troupe/config.hpp>
+#include <troupe/node_names.hpp>
 
 #include <doctest/doctest.h>
 
@@ -29,26 +30,23 @@ const std::vector<mistake>& mistakes() {
          x.cluster.nodes = {"127.0.0.1:4000"};
        },
        "scaling.num_workers is 0", "takes no cluster.nodes"},
-      {"a cluster for a run in the driver's process",
+      {"a host file for a run in the driver's process",
        [](auto& x) {
          x.scaling.num_workers = 0;
-         x.cluster.entry = {"127.0.0.1:4000"};
+         x.cluster.discover = {node_source::kind::hosts_file, "hosts"};
        },
-       "scaling.num_workers is 0", "cluster.entry"},
-      {"nodes and entry nodes",
+       "scaling.num_workers is 0", "cluster.discover"},
+      {"nodes and a script that names nodes",
        [](auto& x) {
          x.cluster.nodes = {"127.0.0.1:4000"};
-         x.cluster.entry = {"127.0.0.1:4001"};
+         x.cluster.discover = {node_source::kind::script, "nodes.sh"};
        },
-       "cluster.nodes and cluster.entry", "--cluster"},
-      {"an entry node without a port", [](auto& x) { x.cluster.entry = {"127.0.0.1:0"}; }, "entry node '127.0.0.1:0'",
-       "the port that its caf-node printed"},
-      {"slots of a node that there is not",
+       "cluster.nodes and cluster.discover", "where to ask"},
+      {"a name that is empty",
        [](auto& x) {
-         x.cluster.nodes = {"127.0.0.1:4000"};
-         x.cluster.slots["127.0.0.1:4001"] = 2;
+         x.cluster.discover = {node_source::kind::dns_name, ""};
        },
-       "cluster.slots names 127.0.0.1:4001", "cluster.nodes"},
+       "cluster.discover", "no name"},
       {"a rank to debug that no worker has", [](auto& x) { x.run.debug_rank = 1; }, "run.debug_rank is 1",
        "scaling.num_workers"},
       {"a range from more to fewer",
@@ -300,18 +298,29 @@ TEST_CASE("times are read with their units") {
 }
 
 TEST_CASE("a host file names nodes, with slots or without") {
+  const auto read =
+      parse_hosts("hosts", "# a comment\n\n  10.0.0.7 slots=4 # four\r\nnode-b:5000\nnode-c\tslots=1\n[::1]:4000");
+  CHECK(read == std::vector<named_node>{{"10.0.0.7:4000", 4}, {"node-b:5000"}, {"node-c:4000", 1}, {"[::1]:4000"}});
+}
+
+TEST_CASE("users name nodes in one word: a list, or a name of DNS") {
   cluster_config cluster;
   cluster.nodes = {"old:1"};
-  REQUIRE(take_host_file(cluster, "hosts",
-                         "# a comment\n\n  10.0.0.7 slots=4 # four\r\nnode-b:5000\nnode-c\tslots=1\n[::1]:4000"));
-  CHECK(cluster.nodes == std::vector<std::string>{"10.0.0.7:4000", "node-b:5000", "node-c:4000", "[::1]:4000"});
-  CHECK(cluster.slots == std::map<std::string, std::uint32_t>{{"10.0.0.7:4000", 4}, {"node-c:4000", 1}});
+  REQUIRE(name_nodes(cluster, "dns:nodes.example"));
+  CHECK(cluster.nodes.empty());
+  CHECK(cluster.discover == node_source{node_source::kind::dns_name, "nodes.example"});
+  REQUIRE(name_nodes(cluster, "a:4000,b:4001,"));
+  CHECK(cluster.nodes == std::vector<std::string>{"a:4000", "b:4001"});
+  CHECK_FALSE(cluster.discover.is_set());
+  for (const auto* wrong : {"", ",", "a", "a:b", "dns:", "dns:a,b:1"}) {
+    CAPTURE(wrong);
+    CHECK(name_nodes(cluster, wrong).error().code == errc::invalid_argument);
+  }
 }
 
 TEST_CASE("a line of a host file that says something else is named") {
   const auto refusal = [](const std::string& text) {
-    cluster_config cluster;
-    auto taken = take_host_file(cluster, "my.hosts", text);
+    auto taken = parse_hosts("my.hosts", text);
     REQUIRE_FALSE(taken);
     CHECK(taken.error().code == errc::invalid_argument);
     return taken.error().message;

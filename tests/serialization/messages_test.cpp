@@ -81,7 +81,7 @@ caf::byte_buffer from_hex(const std::string& text) {
 /// One line for each message: its name and its bytes.
 std::map<std::string, std::string> stored_bytes() {
   std::map<std::string, std::string> result;
-  auto in = std::ifstream{testing::sources("tests/data/messages-v10/messages.txt")};
+  auto in = std::ifstream{testing::sources("tests/data/messages-v11/messages.txt")};
   for (std::string name, hex; in >> name >> hex;)
     result[name] = hex;
   return result;
@@ -170,13 +170,13 @@ TEST_CASE_FIXTURE(wire, "every message comes back from its bytes") {
   });
 }
 
-TEST_CASE_FIXTURE(wire, "the bytes of every message are those of version 10") {
+TEST_CASE_FIXTURE(wire, "the bytes of every message are those of version 11") {
   auto stored = stored_bytes();
   for_each_message([&](const std::string& name, const auto& sample) {
     using type = std::decay_t<decltype(sample)>;
     auto bytes = to_hex(to_bytes(caf::make_message(sample)));
     if (!stored.contains(name)) {
-      FAIL_CHECK("messages-v10/messages.txt lacks a message; append this line to it:\n", name, " ", bytes);
+      FAIL_CHECK("messages-v11/messages.txt lacks a message; append this line to it:\n", name, " ", bytes);
       return;
     }
     caf::message loaded;
@@ -184,15 +184,15 @@ TEST_CASE_FIXTURE(wire, "the bytes of every message are those of version 10") {
         load(from_hex(stored[name]), loaded) && loaded.match_elements<type>() && loaded.get_as<type>(0) == sample;
     if (!good || bytes != stored[name])
       FAIL_CHECK(name,
-                 " is no longer what version 10 says on the wire: a field or type id was added, removed or moved. ",
-                 "Processes of other builds would misread it: increase `protocol_version`, rename messages-v10 and "
+                 " is no longer what version 11 says on the wire: a field or type id was added, removed or moved. ",
+                 "Processes of other builds would misread it: increase `protocol_version`, rename messages-v11 and "
                  "store this line in it:\n",
                  name, " ", bytes);
     CHECK(good);
     stored.erase(name);
   });
   for (const auto& [name, bytes] : stored)
-    FAIL_CHECK("messages-v10/messages.txt has ", name,
+    FAIL_CHECK("messages-v11/messages.txt has ", name,
                ", which is no message any more: its type id is never used again");
 }
 

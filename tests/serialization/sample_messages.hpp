@@ -205,7 +205,7 @@ void for_each_message(Visitor visit) {
   auto reason = error{errc::damaged, "what, where, and what to do"};
   visit("error", reason);
   visit("offer_request",
-        offer_request{sample_run, 11, run_proof{sample_run, std::string(64, '5')},
+        offer_request{sample_run, 12, run_proof{sample_run, std::string(64, '5')},
                       waiting_run{{1'700'000'000'123, sample_run}, "digits", {2, 0.5, 1 << 30, {{"licence", 1}}}}});
   visit("node_offer", node_offer{"host-a",
                                  "10.0.0.7:4000",
@@ -214,6 +214,19 @@ void for_each_message(Visitor visit) {
                                  {32, 4, std::uint64_t{128} << 30, {{"licence", 4}}},
                                  "run words has 16 CPUs",
                                  {{"zone", "a"}}});
+  visit("node_report", node_report{"host-a",
+                                   "1.2",
+                                   12,
+                                   4711,
+                                   node_phase::drained,
+                                   {16, 2, std::uint64_t{64} << 30, {{"licence", 3}}},
+                                   {8, 1, std::uint64_t{32} << 30, {{"licence", 2}}},
+                                   {{"zone", "a"}},
+                                   {{"0123", "digits", 2}},
+                                   1'800'000'000});
+  visit("node_question", node_question{});
+  visit("drain_node", drain_node{600'000});
+  visit("resume_node", resume_node{});
   visit("lease_request", lease_request{{1'700'000'000'123, sample_run},
                                        "digits",
                                        {4, 1, std::uint64_t{2} << 30, {{"licence", 2}}},

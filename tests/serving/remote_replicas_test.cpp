@@ -154,16 +154,15 @@ TEST_CASE("without a process that has no copy, the one with the fewest takes ano
 }
 
 TEST_CASE("replicas go to nodes that are available, have the labels, and have room for one") {
-  std::vector<listed_member> members(3);
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    auto& what = members[i].what;
-    what.address = "node" + std::to_string(i) + ":1";
-    what.protocol = protocol_version;
+  std::vector<runtime::asked_node> nodes(3);
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].address = "node" + std::to_string(i) + ":1";
+    auto& what = *nodes[i].report;
     what.offered = {4, 0, 8, {{"licence", 1}}};
     what.labels = {{"kind", i == 0 ? "training" : "serving"}};
   }
-  members[2].what.offered = {4, 1, 16, {}};
-  const auto of = [&](const replica_needs& needs) { return nodes_for_replicas(members, needs); };
+  nodes[2].report->offered = {4, 1, 16, {}};
+  const auto of = [&](const replica_needs& needs) { return nodes_for_replicas(nodes, needs); };
   using list = std::vector<std::string>;
   CHECK(of({}) == list{"node0:1", "node1:1", "node2:1"});
   CHECK(of({{{"kind", "serving"}}}) == list{"node1:1", "node2:1"});
@@ -171,12 +170,15 @@ TEST_CASE("replicas go to nodes that are available, have the labels, and have ro
   CHECK(of({{}, {0, 0.5}}) == list{"node2:1"});
   CHECK(of({{}, {0, 0, 0, {{"licence", 1}}}}) == list{"node0:1", "node1:1"});
   CHECK(of({{{"kind", "mirror"}}}).error().message ==
-        "no node of the cluster has the labels kind=mirror: start one with caf-node --label");
+        "no node has the labels kind=mirror: start one with caf-node --label");
   CHECK(of({{{"kind", "training"}}, {0, 1}}).error().message ==
-        "no node of the cluster with these labels has what a replica leases: lease less for each, or add nodes");
-  for (auto& each : members)
-    each.what.phase = member_phase::drained;
-  CHECK(of({}).error().message == "the cluster has no node that takes replicas");
+        "no node with these labels has what a replica leases: lease less for each, or add nodes");
+  nodes[0].report = fail(errc::unreachable, "nobody listens there");
+  CHECK(of({}) == list{"node1:1", "node2:1"});
+  for (auto* each : {&nodes[1], &nodes[2]})
+    each->report->phase = node_phase::drained;
+  CHECK(of({}).error().message ==
+        "no node takes replicas\nnode0:1: nobody listens there\nnode1:1: drained\nnode2:1: drained");
 }
 
 TEST_CASE("the pause before another try grows to half a minute") {

@@ -113,9 +113,14 @@ void scene::start_node(std::size_t node, const std::string& listen) {
   auto& place = nodes_[node];
   std::vector<std::string> argv{options_.caf_node.string(), "--listen", listen};
   // No other process can reach the private network, so certificates for its addresses would not add security.
-  if (network_)
-    argv.insert(argv.end(), {"--insecure", "--program-dir",
-                             std::filesystem::absolute(options_.program.front()).parent_path().string()});
+  if (network_) {
+    const auto program = std::filesystem::absolute(options_.program.front());
+    const auto programs = options_.directory / "programs";
+    std::filesystem::create_directories(programs);
+    if (auto code = std::error_code{}; !std::filesystem::exists(programs / program.filename(), code))
+      std::filesystem::create_symlink(program, programs / program.filename());
+    argv.insert(argv.end(), {"--insecure", "--program-dir", programs.string()});
+  }
   ++place.starts;
   place.running = start(network_ ? network_->at_node(node) : std::vector<std::string>{}, argv,
                         fmt::format("node-{}.{}", node + 1, place.starts));

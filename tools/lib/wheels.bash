@@ -69,6 +69,15 @@ offer_moto() {
   export TROUPE_MOTO
 }
 
+# Sets TROUPE_MLFLOW to the directory of MLflow.
+offer_mlflow() {
+  [[ -z ${TROUPE_MLFLOW:-} ]] || return 0
+  wheels_dependencies=--upgrade wheels_timeout=600 fetch_wheels mlflow "MLflow (700 MB)" "The test that logs a run to its server is skipped." \
+    'mlflow>=2.9,<4' || return 0
+  TROUPE_MLFLOW=$(troupe_cache)/mlflow
+  export TROUPE_MLFLOW
+}
+
 # Sets TROUPE_TENSORBOARD to TensorBoard's reader of event files, which needs numpy besides.
 offer_tensorboard() {
   [[ -z ${TROUPE_TENSORBOARD:-} ]] || return 0

@@ -16,8 +16,7 @@ namespace troupe::tool {
 namespace {
 
 constexpr auto where_help = "A run's directory, its checkpoints directory, or the directory of a checkpoint";
-constexpr auto list_help =
-    "A run's directory or another of checkpoints; or a run at a mirror, rclone:REMOTE:PATH/RUN or node:HOST:PORT/RUN";
+constexpr auto list_help = "A run's directory or another of checkpoints; or a run at a mirror, rclone:REMOTE:PATH/RUN";
 constexpr auto one_help = "A checkpoint's directory, or a run's directory, which means its newest checkpoint";
 
 constexpr auto overview =
@@ -50,26 +49,23 @@ std::pair<CLI::App*, std::shared_ptr<Arguments>> add_command(CLI::App& parent, c
   return {added, given};
 }
 
-void add_mirror_access(CLI::App& command, runtime::mirror_access& how) {
-  command.add_option("--rclone", how.rclone, "The program rclone")->capture_default_str();
-  command.add_option("--keys", how.nodes.keys,
-                     "Directory of keys, for a node's mirror (default: $TROUPE_KEYS, else ~/.config/troupe/keys)");
-  command.add_flag("--insecure", how.nodes.insecure, "Connect to a node without TLS, as it does");
+void add_rclone(CLI::App& command, std::string& rclone) {
+  command.add_option("--rclone", rclone, "The program rclone")->capture_default_str();
 }
 
 struct list_options : list_arguments {
-  runtime::mirror_access mirror;
+  std::string rclone = "rclone";
 };
 
 int list_anywhere(const list_options& given) {
-  return is_remote_place(given.path.string()) ? list_mirror(given, given.mirror) : list(given);
+  return is_remote_place(given.path.string()) ? list_mirror(given, given.rclone) : list(given);
 }
 
 void add_readers(CLI::App& parent, command& chosen) {
   auto [ls, listed] =
       add_command(parent, chosen, "ls", "List checkpoints; checks manifests and file sizes", list_anywhere);
   ls->add_option("PATH", listed->path, list_help)->required();
-  add_mirror_access(*ls, listed->mirror);
+  add_rclone(*ls, listed->rclone);
 
   auto [shows, shown] = add_command(parent, chosen, "show", "Show the contents of a checkpoint", show);
   shows->add_option("PATH", shown->path, one_help)->required();
@@ -103,11 +99,11 @@ void add_writers(CLI::App& parent, command& chosen) {
       ->add_option(
           "FROM", fetched->from,
           "A run's place at a mirror, which means its newest checkpoint, or that of a checkpoint: a directory, "
-          "rclone:REMOTE:PATH/RUN or node:HOST:PORT/RUN")
+          "rclone:REMOTE:PATH/RUN")
       ->required();
   fetches->add_option("TO", fetched->to, "The directory that gets step-...; it need not exist")->required();
   fetches->add_option("--step", fetched->step, "The checkpoint of this step in FROM instead of the newest");
-  add_mirror_access(*fetches, fetched->mirror);
+  add_rclone(*fetches, fetched->rclone);
 
   auto [imports, imported] =
       add_command(parent, chosen, "import", "Make a checkpoint from a safetensors or NPY file", import_file);

@@ -1,15 +1,15 @@
 #pragma once
 
-#include "run/control_commands.hpp"
+#include <troupe/config.hpp>
 
 #include <CLI/CLI.hpp>
 
 namespace troupe::tool {
 
-/// Adds `--cluster`, `--keys` and `--insecure`.
-void add_cluster_options(CLI::App& command, cluster_choice& given);
+/// Adds `--nodes`, `--hosts`, `--discover`, `--keys` and `--insecure`.
+void add_cluster_options(CLI::App& command, cluster_config& given);
 
-/// For commands that need one.
-[[nodiscard]] error no_cluster();
+/// After parsing: adds what the environment says. Fails with `errc::invalid_argument` where no node is named.
+[[nodiscard]] expected<void> complete_cluster(cluster_config& given);
 
 } // namespace troupe::tool

@@ -2,10 +2,9 @@
 #include "checkpoint.hpp"
 #include "checkpoint/commands.hpp"
 #include "nodes.hpp"
-#include "remove_job.hpp"
 #include "run.hpp"
+#include "run/over_ssh.hpp"
 #include "serve.hpp"
-#include "submit.hpp"
 
 #include <command_line.hpp>
 
@@ -16,6 +15,7 @@
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view{argv[1]} == troupe::tool::serve_command)
     return troupe::tool::execute_serve(argv + 1);
+  troupe::tool::keep_arguments(argc, argv);
   CLI::App app{"Manages the keys, nodes, checkpoints and runs of Troupe, and serves models.", "troupe"};
   app.set_version_flag("--version", "troupe " TROUPE_VERSION);
   troupe::tool::command chosen;
@@ -23,8 +23,12 @@ int main(int argc, char** argv) {
   troupe::tool::add_checkpoint(app, chosen);
   troupe::tool::add_run(app, chosen);
   troupe::tool::add_nodes(app, chosen);
-  troupe::tool::add_submit(app, chosen);
-  troupe::tool::add_remove_job(app, chosen);
+  for (const auto* name : {"submit", "rm"})
+    app.add_subcommand(name)->group("")->prefix_command()->callback([name] {
+      throw CLI::ValidationError{
+          name, "this command has gone, with jobs that nodes host: start drivers with systemd, Slurm or "
+                "Kubernetes (docs/operations.md)"};
+    });
   // For the list of commands.
   app.add_subcommand(troupe::tool::serve_command, "Serve the predictions of a model over HTTP");
   if (auto code = troupe::apps::parse_command_line(app, argc, argv))

@@ -1,9 +1,9 @@
 #include "run.hpp"
 
-#include "cluster_options.hpp"
 #include "dashboard/commands.hpp"
 #include "run/commands.hpp"
 #include "run/control_commands.hpp"
+#include "run/over_ssh.hpp"
 
 #include <command_line.hpp>
 
@@ -18,11 +18,21 @@ constexpr auto run_exit_codes =
     "Exit codes: 0 all digests are equal, 1 a step differs, 2 wrong usage, nothing found, or "
     "the command failed.";
 
-constexpr auto run_help = "The run's directory, or its name in --storage ('latest' is the one that began last), or a "
-                          "job of the cluster, as JOB or JOB/RUN";
+constexpr auto run_help = "The run's directory, or its name in --storage ('latest' is the one that began last)";
 
 constexpr auto control_exit_codes =
     "Exit codes: 0 done, 1 refused, failed, or the run ended first, 2 wrong usage, or no driver on this machine.";
+
+/// Adds `--host`, and has the command executed there if it is given.
+template <class Arguments>
+void add_execution(CLI::App& added, command& chosen, const std::shared_ptr<Arguments>& given,
+                   const std::shared_ptr<std::string>& host, int (*run)(const Arguments&)) {
+  added.add_option("--host", *host,
+                   "Do it on this host, over ssh, as USER@HOST or a name in ~/.ssh/config; paths are paths there");
+  added.callback([given, host, run, &chosen] {
+    chosen = [given, host, run] { return host->empty() ? run(*given) : execute_over_ssh(*host, kept_arguments()); };
+  });
+}
 
 /// Adds a subcommand about one run, whose choice `choice_of` finds in its arguments.
 template <class Arguments, class Choice>
@@ -35,10 +45,11 @@ std::pair<CLI::App*, std::shared_ptr<Arguments>> add_run_command(CLI::App& paren
   auto* added = parent.add_subcommand(name, description);
   added->add_option("RUN", which.run, run_help)->required();
   added->add_option("--storage", which.storage, "The directory in which runs are")->capture_default_str();
-  add_cluster_options(*added, which.cluster);
+  apps::refuse_removed(*added, "--cluster",
+                       "name the run's host with --host, and the run by its directory or name there");
   added->add_flag_callback(
       "--json", [given, choice_of] { choice_of(*given).output = output_format::json; }, "Print JSON, for scripts");
-  added->callback([given, run, &chosen] { chosen = [given, run] { return run(*given); }; });
+  add_execution(*added, chosen, given, std::make_shared<std::string>(), run);
   return {added, given};
 }
 
@@ -76,7 +87,6 @@ void add_logs(CLI::App& parent, command& chosen) {
   auto [added, given] =
       add_run_command<logs_arguments>(parent, chosen, "logs", "Print what a run's workers wrote", logs, which_of);
   added->add_option("--rank", given->rank, "Only the workers that had this rank last");
-  added->add_flag("--driver", given->is_drivers, "What the job's driver wrote, instead of its workers");
   added->add_flag("-f,--follow", given->follows, "Go on with what they write, until the run ends");
   added->add_option("--lines", given->lines, "Only the last so many lines of each worker (default: all)");
   added->footer("Exit codes: 0 success, 1 nothing of this rank, 2 wrong usage or nothing found.");
@@ -106,12 +116,13 @@ void add_pictures(CLI::App& app, command& chosen) {
       app, chosen, "plot", "Draw a run's curves and timeline in the terminal, or as SVG or PNG", plot, which_of);
   plots->remove_option(plots->get_option("--json"));
   plots->add_option("METRIC", plotted->metrics, "Which curves (default: all)");
-  plots->add_option("--svg", plotted->svg, "Write an SVG file instead");
-  plots->add_option("--png", plotted->png, "Write a PNG file instead, by rsvg-convert (librsvg2-bin)");
+  plots->add_option("--svg", plotted->svg, "Write an SVG file instead; with --host there");
+  plots->add_option("--png", plotted->png, "The same as PNG, by rsvg-convert (librsvg2-bin)");
   auto [reports, reported] = add_run_command<report_arguments>(
       app, chosen, "report", "Write all about a run into one HTML file, which needs nothing else", report, which_of);
   reports->remove_option(reports->get_option("--json"));
-  reports->add_option("-o,--output", reported->output, "The file; - for standard output (default: RUN-report.html)");
+  reports->add_option("-o,--output", reported->output,
+                      "The file, with --host there; - for standard output (default: RUN-report.html)");
   for (auto* each : {plots, reports})
     each->footer("Exit codes: 0 success, 2 wrong usage or nothing found.");
 }
@@ -170,15 +181,12 @@ void add_run(CLI::App& app, command& chosen) {
   add_dashboard(app, chosen);
   add_pictures(app, chosen);
   auto listed = std::make_shared<list_runs_arguments>();
-  auto* lists = app.add_subcommand("runs", "List the runs of a storage directory, or the jobs of a cluster, and what "
-                                           "they do");
-  lists->add_option("DIRECTORY", listed->storage,
-                    "The directory in which runs are (default: the jobs of the cluster, else runs)");
-  add_cluster_options(*lists, listed->cluster);
+  auto* lists = app.add_subcommand("runs", "List the runs of a storage directory, and what they do");
+  lists->add_option("DIRECTORY", listed->storage, "The directory in which runs are")->capture_default_str();
   lists->add_flag_callback(
       "--json", [listed] { listed->output = output_format::json; }, "Print one JSON document, for scripts");
   lists->footer("Exit codes: 0 success, 2 wrong usage or nothing found.");
-  lists->callback([listed, &chosen] { chosen = [listed] { return list_all_runs(*listed); }; });
+  add_execution(*lists, chosen, listed, std::make_shared<std::string>(), list_all_runs);
   auto shown = std::make_shared<show_run_arguments>();
   auto* shows = runs->add_subcommand("show", "Show failures, metrics, goodput and the timeline of a run");
   shows->add_option("PATH", shown->run, "The run's directory, such as runs/latest, or its name in runs")->required();

@@ -7,6 +7,9 @@
 #include <caf/actor_system.hpp>
 #include <fmt/format.h>
 
+#include <exception>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 // What drivers ask of a node, and what becomes of a run whose driver is gone.
@@ -16,6 +19,9 @@ namespace troupe::actors {
 namespace {
 
 using clock = std::chrono::steady_clock;
+
+/// Shorter than the patience of drivers.
+constexpr auto search_limit = std::chrono::seconds{8};
 
 } // namespace
 
@@ -47,32 +53,79 @@ caf::result<run_opened> node_actor_state::open(const open_run& request, const dr
   }
   if (runs_.find_any(request.run) != nullptr)
     return to_caf({errc::timed_out, "what this node had of the run is still ending"});
+  auto [opening, is_new] = opening_.try_emplace(request.run, opening_run{request, driver});
+  auto& [what, latest, number, waiting] = opening->second;
+  if (what.secret != request.secret)
+    return refuse({errc::wrong_secret, fmt::format("open_run for run {} has a wrong secret", request.run.value)});
+  if (request.claim < what.claim)
+    return to_caf({errc::superseded, "another driver has the run"});
+  what.claim = request.claim;
+  latest = driver;
   auto promise = make_response_promise<run_opened>();
-  auto begin = [this, promise, request, driver]() mutable {
-    if (auto opened = open_now(request, driver))
-      promise.deliver(std::move(*opened));
-    else
-      promise.deliver(to_caf(opened.error()));
-  };
+  waiting.push_back(promise);
+  if (!is_new)
+    return promise;
   if (const auto* before = runs_.find_orphan(request.predecessor)) {
     log("the driver of run " + before->what.run_name + " was started anew: the workers of the one before end");
+    auto begin = [this, run = request.run] { search(run); };
     this->request(node_actor{caf::actor_cast<node_actor>(this)}, caf::infinite,
                   end_run{before->what.run, before->what.secret, before->what.claim})
-        .then(begin, [promise](const caf::error& reason) mutable { promise.deliver(reason); });
+        .then(begin, [begin](const caf::error&) { begin(); });
   } else {
-    begin();
+    search(request.run);
   }
   return promise;
 }
 
-expected<run_opened> node_actor_state::open_now(const open_run& request, const driver_handles& driver) {
-  TROUPE_TRY(auto path, launcher_->open(request));
-  auto& run = runs_.add(request, path);
+void node_actor_state::search(const run_id& run) {
+  auto opening = opening_.find(run);
+  if (opening == opening_.end())
+    return;
+  const auto number = opening->second.search = ++searches_;
+  const auto path = opening->second.what.program_path;
+  try {
+    // Not a thread of the system's: a disk that does not answer holds it for ever, and the node may end meanwhile.
+    std::thread{[self = caf::actor_cast<caf::weak_actor_ptr>(ctrl()), run, number,
+                 look = launcher_->search(opening->second.what)] {
+      auto event = program_searched{run, number, {}};
+      try {
+        event.program = look();
+      } catch (const std::exception& x) {
+        event.program = fail(errc::internal, x.what());
+      }
+      if (auto strong = self.lock())
+        caf::anon_send(caf::actor_cast<node_interface>(strong), std::move(event));
+    }}.detach();
+  } catch (const std::system_error& x) {
+    return finish_search(
+        {run, number, fail(errc::unsatisfiable, fmt::format("no thread to look for {}: {}", path, x.what()))});
+  }
+  run_delayed(search_limit, [this, run, number, path] {
+    finish_search(
+        {run, number,
+         fail(errc::timed_out, fmt::format("host {} has not read and checked {} within {} s: does its disk answer?",
+                                           config_.host, path, search_limit.count()))});
+  });
+}
+
+void node_actor_state::finish_search(const program_searched& event) {
+  auto found = opening_.find(event.run);
+  if (found == opening_.end() || found->second.search != event.number)
+    return;
+  auto opening = std::move(opening_.extract(found).mapped());
+  if (!event.program) {
+    for (auto& each : opening.waiting)
+      each.deliver(to_caf(event.program.error()));
+    return;
+  }
+  launcher_->open(event.run, *event.program);
+  auto& run = runs_.add(opening.what, event.program->path);
   resources_.open(run);
-  connect(run, driver);
+  connect(run, opening.driver);
   ++totals_.runs_begun;
-  log("run " + request.run_name + " (" + request.run.value + ") begins with " + path);
-  return run_opened{request.run, std::move(path)};
+  log("run " + opening.what.run_name + " (" + opening.what.run.value + ") begins with " + event.program->path);
+  for (auto& each : opening.waiting)
+    each.deliver(run_opened{event.run, event.program->path});
 }
 
 void node_actor_state::connect(hosted_run& run, const driver_handles& driver) {

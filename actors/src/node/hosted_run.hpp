@@ -26,8 +26,18 @@
 namespace troupe::actors {
 
 using node_interface = node_actor::extend<caf::result<void>(launch_outcome), caf::result<void>(process_ended),
-                                          caf::result<void>(output_waiting), caf::result<void>(driver_down),
-                                          caf::result<void>(keeper_down)>;
+                                          caf::result<void>(program_searched), caf::result<void>(output_waiting),
+                                          caf::result<void>(driver_down), caf::result<void>(keeper_down)>;
+
+/// A run whose program is being looked for.
+struct opening_run {
+  open_run what;
+  driver_handles driver;
+  /// Which of the node's searches looks for it; 0 before it has begun.
+  std::uint64_t search = 0;
+  /// Those who wait for it.
+  std::vector<caf::typed_response_promise<run_opened>> waiting = {};
+};
 
 /// A run on one node.
 struct hosted_run {

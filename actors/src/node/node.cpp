@@ -59,13 +59,21 @@ node_actor_state::behavior_type node_actor_state::make_behavior() {
       [this](const kill_worker& request) { return kill(request); },
       [this](const worker_beat& beat) { take_beat(beat); },
       [this](const drain_request& request) { return drain(request); },
-      [this](const drain_node& request) { take_no_workers(std::chrono::milliseconds{request.patience_ms}); },
-      [this](const resume_node&) { take_workers(); },
+      [this](const node_question&) { return report(); },
+      [this](const drain_node& request) {
+        take_no_workers(std::chrono::milliseconds{request.patience_ms});
+        return report();
+      },
+      [this](const resume_node&) {
+        take_workers();
+        return report();
+      },
       [this](const end_run& request) { return end(request); },
       [this](const join_request& request) { return challenge(request); },
       [this](const join_proof& proof, const driver_follower& worker) { return admit(proof, worker); },
       [this](const launch_outcome& event) { note_start(event); },
       [this](process_ended& event) { worker_has_ended(std::move(event.what)); },
+      [this](const program_searched& event) { finish_search(event); },
       [this](const output_waiting& event) { send_output(event.run); },
       [this](const driver_down& event) { driver_is_gone(event); },
       [this](const keeper_down& event) { end_group(event.group); },
@@ -75,6 +83,7 @@ node_actor_state::behavior_type node_actor_state::make_behavior() {
 void node_actor_state::let_go() {
   // Kills and reaps the remaining processes.
   launcher_.reset();
+  opening_.clear();
   runs_.clear();
   if (draining_)
     draining_->answer();
@@ -97,7 +106,6 @@ void node_actor_state::await_beat() {
 }
 
 void node_actor_state::beat() {
-  report_status();
   for (auto& [id, run] : runs_) {
     report_stuck_workers(run);
     if (run.ending)
@@ -126,20 +134,20 @@ node_figures node_actor_state::figures() {
   return result;
 }
 
-void node_actor_state::report_status() {
-  if (!config_.on_status)
-    return;
-  auto now = node_status{draining_  ? member_phase::leaving
-                         : drained_ ? member_phase::drained
-                                    : member_phase::available,
-                         resources_.free(clock::now()),
-                         {}};
+node_report node_actor_state::report() {
+  node_report result;
+  result.host = config_.host;
+  result.version = config_.version;
+  result.pid = static_cast<std::uint32_t>(::getpid());
+  result.phase = draining_ ? node_phase::leaving : drained_ ? node_phase::drained : node_phase::available;
+  result.offered = config_.capacity;
+  result.free = resources_.free(clock::now());
+  result.labels = config_.labels;
   for (const auto& [id, run] : runs_)
-    now.runs.push_back({id.value, run.what.run_name, static_cast<std::uint32_t>(run.workers.unreported().size())});
-  if (reported_ == now)
-    return;
-  config_.on_status(now);
-  reported_ = std::move(now);
+    result.runs.push_back({id.value, run.what.run_name, static_cast<std::uint32_t>(run.workers.unreported().size())});
+  if (config_.certificate_expires)
+    result.certificate_expires = config_.certificate_expires();
+  return result;
 }
 
 caf::result<void> node_actor_state::drain(const drain_request& request) {
@@ -169,20 +177,25 @@ void node_actor_state::take_no_workers(std::chrono::milliseconds patience) {
   // No process stays here for a later run.
   while (!keepers_.empty())
     end_group(std::string{keepers_.begin()->first});
-  report_status();
 }
 
 void node_actor_state::take_workers() {
   if (std::exchange(drained_, std::nullopt))
     for (auto& [id, run] : runs_)
       send(run.driver.control, node_resumed{id});
-  report_status();
 }
 
 caf::result<void> node_actor_state::end(const end_run& request) {
   auto* run = runs_.find_any(request.run);
   if (run == nullptr) {
-    // It may have a lease, or wait for one.
+    // It may have a lease, or wait for one, or for its program.
+    if (auto opening = opening_.find(request.run); opening != opening_.end()) {
+      if (opening->second.what.secret != request.secret)
+        return refuse({errc::wrong_secret, fmt::format("end_run for run {} has a wrong secret", request.run.value)});
+      const auto ended = std::move(opening_.extract(opening).mapped());
+      for (auto each : ended.waiting)
+        each.deliver(to_caf({errc::stale_generation, "the run has ended"}));
+    }
     resources_.end(request.run);
     return caf::unit;
   }

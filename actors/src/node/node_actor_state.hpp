@@ -43,7 +43,9 @@ class node_actor_state : public orderly_end<node_interface::base> {
   caf::result<node_offer> offer(const offer_request& request);
   caf::result<void> lease(const lease_request& request);
   caf::result<run_opened> open(const open_run& request, const driver_handles& driver);
-  expected<run_opened> open_now(const open_run& request, const driver_handles& driver);
+  /// Looks for the program of a run that is to be opened.
+  void search(const run_id& run);
+  void finish_search(const program_searched& event);
   /// The driver of a run has these handles from now on.
   void connect(hosted_run& run, const driver_handles& driver);
   /// The driver with this claim has the run, unless there is a greater one.
@@ -87,7 +89,8 @@ class node_actor_state : public orderly_end<node_interface::base> {
   /// Reports to the drivers, and looks for silent workers.
   void beat();
   [[nodiscard]] node_figures figures();
-  void report_status();
+  /// For users.
+  [[nodiscard]] node_report report();
   caf::result<void> drain(const drain_request& request);
   void answer_if_drained();
   /// Unlike `drain`, the node stays.
@@ -106,6 +109,8 @@ class node_actor_state : public orderly_end<node_interface::base> {
   std::shared_ptr<shared_output> output_ = std::make_shared<shared_output>();
   std::unique_ptr<process_launcher> launcher_;
   run_table runs_;
+  std::map<run_id, opening_run> opening_;
+  std::uint64_t searches_ = 0;
   /// To drivers, over all runs: a run that is opened once more has none of its former numbers.
   std::uint64_t connections_ = 0;
   /// The groups of processes that outlive a run.
@@ -116,7 +121,6 @@ class node_actor_state : public orderly_end<node_interface::base> {
   node_figures totals_;
   /// Set while the node takes no workers although it stays: how long they may wait for replacements.
   std::optional<std::chrono::milliseconds> drained_;
-  std::optional<node_status> reported_;
 };
 
 } // namespace troupe::actors

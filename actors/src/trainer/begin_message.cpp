@@ -17,8 +17,8 @@ bool is_here(const std::string& address) {
 
 /// Whether third parties can read the workers' traffic: not on one host or on a trusted network.
 bool is_exposed(const cluster_config& cluster) {
-  // Members of a cluster may come from anywhere.
-  return !cluster.trusted_network && (!cluster.entry.empty() || !std::ranges::all_of(cluster.nodes, is_here));
+  // Nodes that are discovered may be anywhere.
+  return !cluster.trusted_network && (cluster.discover.is_set() || !std::ranges::all_of(cluster.nodes, is_here));
 }
 
 /// Longer than the heartbeat timeout, so that a worker silent on both networks is found by its heartbeat.

@@ -15,8 +15,8 @@ using trainer_interface = trainer_actor::extend<
     caf::result<void>(worker_finished), caf::result<void>(worker_ended), caf::result<void>(worker_output),
     caf::result<void>(node_beat), caf::result<void>(node_leaving), caf::result<void>(node_drained),
     caf::result<void>(node_resumed), caf::result<void>(run_superseded), caf::result<void>(checkpoint_outcome),
-    caf::result<void>(node_down), caf::result<void>(node_dialled), caf::result<void>(members_listed),
-    caf::result<void>(program_offered), caf::result<void>(file_notice), caf::result<run_condition>(condition_question)>;
+    caf::result<void>(node_down), caf::result<void>(node_dialled), caf::result<void>(nodes_found),
+    caf::result<void>(file_notice), caf::result<run_condition>(condition_question)>;
 
 using trainer_base = trainer_interface::base;
 

@@ -47,17 +47,13 @@ run_nodes::run_nodes(trainer_base& self, node_events& events, const trainer_conf
                limited.connect_timeout = std::min(limited.connect_timeout, limit);
                return connect(limited, address);
              }),
-      offers_(self, config.cluster, services),
       group_(services.group),
       roster_({config.scaling, may_carry_gradients(config, services), dial_interval, reconnect_interval}),
       monitor_(config.failure.heartbeat_timeout) {
   if (config.cluster.is_embedded())
     add({});
-  for (const auto& address : config.cluster.nodes) {
-    const auto node = add(address);
-    if (const auto slots = config.cluster.slots.find(address); slots != config.cluster.slots.end())
-      roster_[node].most_workers = slots->second;
-  }
+  for (const auto& address : config.cluster.nodes)
+    add(address);
 }
 
 std::uint32_t run_nodes::add(std::string address) {
@@ -68,15 +64,13 @@ std::uint32_t run_nodes::add(std::string address) {
   return roster_.size() - 1;
 }
 
-void run_nodes::take_members(const std::vector<listed_member>& members) {
-  for (const auto& each : members) {
-    const auto is_usable = why_unusable(each).empty();
-    const auto known = roster_.find(each.what.address);
-    if (known)
-      roster_[*known].is_wanted = is_usable;
-    else if (is_usable)
-      dial(add(each.what.address));
-  }
+void run_nodes::name(const named_node& which) {
+  const auto known = roster_.find(which.address);
+  const auto node = known ? *known : add(which.address);
+  roster_[node].most_workers = which.slots.value_or(node_health::any_number);
+  roster_[node].is_wanted = true;
+  if (!known)
+    dial(node);
 }
 
 bool run_nodes::stay(std::uint32_t node) {
@@ -192,22 +186,7 @@ void run_nodes::open(opening what) {
 
 void run_nodes::open_on(std::uint32_t node) {
   roster_[node].state = node_state::opening;
-  ask_for_part_address(node, [this, node] { offer_program(node); });
-}
-
-void run_nodes::offer_program(std::uint32_t node) {
-  // A node inside the driver has the program.
-  const auto& address = roster_[node].address;
-  offers_.are_made() && !address.empty() ? offers_.make(node, links_.number_of(node), address) : request_open(node);
-}
-
-void run_nodes::on_offered(const program_offered& message) {
-  if (!message.notice.empty())
-    events_->notify(severity::note, message.notice);
-  if (message.reason.code != errc::none)
-    return fail(message.node, message.connection, message.reason);
-  if (message.connection == links_.number_of(message.node))
-    request_open(message.node);
+  ask_for_part_address(node, [this, node] { request_open(node); });
 }
 
 void run_nodes::ask_for_part_address(std::uint32_t node, std::function<void()> then) {
@@ -430,7 +409,6 @@ void run_nodes::kill(std::uint32_t node, worker_id worker, const std::string& wh
 }
 
 void run_nodes::end_run(std::function<void()> done) {
-  offers_.stop();
   opening_.reset();
   missing_.clear();
   std::vector<node_actor> awaited;
@@ -455,7 +433,6 @@ void run_nodes::end_run(std::function<void()> done) {
 }
 
 void run_nodes::abandon() {
-  offers_.stop();
   opening_.reset();
   missing_.clear();
   for (std::uint32_t i = 0; i < roster_.size(); ++i)

@@ -3,7 +3,6 @@
 #include "outbox.hpp"
 #include "trainer/interface.hpp"
 #include "trainer/node_links.hpp"
-#include "trainer/program_offers.hpp"
 #include "trainer/run_files.hpp"
 #include "trainer/severity.hpp"
 #include <troupe/actors/decisions/broken_links.hpp>
@@ -75,9 +74,8 @@ class run_nodes {
   void set_predecessor(std::optional<run_proof> run) { predecessor_ = std::move(run); }
   /// Adds a node, which is not dialled yet. Returns its index.
   std::uint32_t add(std::string address);
-  /// The members of the run's cluster: dials those that are new. Members that are of no use now are not dialled any
-  /// more until they are.
-  void take_members(const std::vector<listed_member>& members);
+  /// The run may use this node: dials it if it is new, or was left.
+  void name(const named_node& which);
   /// Dials all nodes of the configuration, or hosts one in this process if it names none.
   void dial_all();
   /// As `dial_all`, for nodes that may have workers of the run from an earlier driver. Asks them which workers live,
@@ -90,7 +88,6 @@ class run_nodes {
   void begin_anew(run_id run);
 
   void on_dialled(node_dialled& message);
-  void on_offered(const program_offered& message);
   void on_down(const node_down& message);
 
   /// Handles a heartbeat. Returns the sender's index; nothing if it is no node, or a node that was given up, which then
@@ -113,6 +110,8 @@ class run_nodes {
   /// Makes the nodes that have made an offer open the program, and later nodes when they make theirs.
   void open(opening what);
 
+  /// The node is named no more: it is not dialled again until it is.
+  void unname(std::uint32_t node) { roster_[node].is_wanted = false; }
   /// Stops using a node that is going away.
   void leave(std::uint32_t node) { roster_[node].state = node_state::leaving; }
   /// Uses a node again that was to go away. False if it was not.
@@ -151,7 +150,6 @@ class run_nodes {
   void ask_for_offer(std::uint32_t node);
   void open_on(std::uint32_t node);
   void ask_for_part_address(std::uint32_t node, std::function<void()> then);
-  void offer_program(std::uint32_t node);
   void request_open(std::uint32_t node);
   void report_missing();
   void readmit(std::uint32_t node);
@@ -169,7 +167,6 @@ class run_nodes {
   /// Set while the run waits for resources.
   std::optional<waiting_run> waits_;
   node_links links_;
-  program_offers offers_;
   std::optional<process_group> group_;
   node_roster roster_;
   heartbeat_monitor<std::uint32_t> monitor_;

@@ -12,11 +12,18 @@ namespace troupe::actors {
 
 using clock = std::chrono::steady_clock;
 
+namespace {
+
+/// After which time workers leave that could not be replaced, on a node that is named no more.
+constexpr auto unnamed_patience = std::chrono::minutes{10};
+
+} // namespace
+
 void trainer_state::place_first() {
   auto* waiting = std::get_if<trainer_phase::gathering>(&phase_);
   if (waiting == nullptr || nodes_->roster().awaits_answers())
     return;
-  if (members_ && !members_->knows_members() && members_->problem().empty())
+  if (discovery_ && !discovery_->naming().knows_nodes() && discovery_->naming().problem().empty())
     return;
   if (waiting->ask_again) {
     if (clock::now() >= *waiting->ask_again) {
@@ -26,14 +33,14 @@ void trainer_state::place_first() {
     return;
   }
   auto decision = nodes_->roster().place(node_state::offered, record_.next_worker());
-  if (!decision && nodes_->roster().in_state(node_state::offered).empty() && members_)
-    decision = fail(no_members());
+  if (!decision && nodes_->roster().in_state(node_state::offered).empty() && discovery_)
+    decision = fail(no_nodes());
   const auto all_are_there = nodes_->roster().in_state(node_state::away).empty();
   const auto waited = record_.age(clock::now());
   if (!decision) {
     if (auto holders = nodes_->roster().busy_with())
       return wait_for_resources(*waiting, {errc::busy, "other runs have what this one needs: " + *holders});
-    if (!wanted_workers_.is_elastic() || (all_are_there && !members_) || waited > config_.scaling.wait_for_workers)
+    if (!wanted_workers_.is_elastic() || (all_are_there && !discovery_) || waited > config_.scaling.wait_for_workers)
       return conclude_run(run_status::failed, std::move(decision.error()));
     record_.goodput().enter(time_use::awaiting_capacity, clock::now());
     return announce(waiting->announced, "waits for nodes: " + decision.error().message);
@@ -131,16 +138,15 @@ void trainer_state::coordinate() {
 void trainer_state::on_node_missing(error reason) {
   auto* opening = std::get_if<trainer_phase::opening>(&phase_);
   // Whoever lists nodes means these.
-  if (opening == nullptr || !has_cluster())
+  if (opening == nullptr || !discovery_)
     return conclude_run(run_status::failed, std::move(reason));
   if (opening->is_moving)
     return;
   auto decision = nodes_->roster().place(node_state::open, record_.next_worker());
   if (!decision)
-    return conclude_run(run_status::failed,
-                        {reason.code, fmt::format("{}\nthe cluster's other nodes cannot take its workers: {}",
-                                                  reason.message, decision.error().message)});
-  notify(severity::warning, reason.message + "; other nodes of the cluster take its workers");
+    return conclude_run(run_status::failed, {reason.code, fmt::format("{}\nthe other nodes cannot take its workers: {}",
+                                                                      reason.message, decision.error().message)});
+  notify(severity::warning, reason.message + "; other nodes take its workers");
   opening->is_moving = true;
   auto amounts = amounts_on_nodes(resources_of_worker(config_.scaling), decision->places);
   // What the nodes have leased for nothing.
@@ -294,8 +300,8 @@ bool trainer_state::needs_node(std::uint32_t node, bool is_late) const {
     return false;
   if (nodes_->roster()[node].address.empty() || layout_.uses_node(node))
     return true;
-  // A cluster's list may have a node that has just gone.
-  return is<trainer_phase::gathering>() && !members_ && !(is_late && wanted_workers_.is_elastic());
+  // An answer may name a node that has just gone.
+  return is<trainer_phase::gathering>() && !discovery_ && !(is_late && wanted_workers_.is_elastic());
 }
 
 void trainer_state::node_leaves(const node_leaving& message) {
@@ -327,15 +333,19 @@ void trainer_state::node_resumes(const node_resumed& message) {
   auto node = nodes_ ? nodes_->find(current_sender()) : std::nullopt;
   if (!node || !is_of_run(message.run))
     return;
+  use_again(*node);
+}
+
+void trainer_state::use_again(std::uint32_t node) {
   if (auto* opening = std::get_if<trainer_phase::opening>(&phase_))
-    opening->leaving.erase(*node);
+    opening->leaving.erase(node);
   if (auto* running = std::get_if<trainer_phase::running>(&phase_))
-    running->leaving.erase(*node);
-  if (!nodes_->stay(*node))
+    running->leaving.erase(node);
+  if (!nodes_->stay(node))
     return;
-  notify(severity::note, fmt::format("node {} takes workers again", nodes_->name_of(*node)));
+  notify(severity::note, fmt::format("node {} takes workers again", nodes_->name_of(node)));
   if (is<trainer_phase::running>())
-    act(coordinator_->on_node_resumed(*node));
+    act(coordinator_->on_node_resumed(node));
   else if (has_begun())
     place_again();
 }
@@ -350,23 +360,48 @@ void trainer_state::leave_node(std::uint32_t node, std::chrono::milliseconds pat
   act_on_leaving(node);
 }
 
-void trainer_state::take_members(const members_listed& answer) {
-  if (is_concluding() || !members_)
+void trainer_state::take_nodes(const nodes_found& answer) {
+  if (is_concluding() || !discovery_)
     return;
-  for (auto& notice : members_->take(answer))
+  auto change = discovery_->take(answer);
+  for (auto& notice : change.notices)
     notify(severity::warning, std::move(notice));
-  if (answer.reason.code == errc::none)
-    nodes_->take_members(answer.members);
+  for (const auto& each : change.named) {
+    nodes_->name(each);
+    if (const auto node = nodes_->roster().find(each.address); node && unnamed_.erase(*node) > 0)
+      use_again(*node);
+  }
+  for (const auto& address : change.left)
+    if (const auto node = nodes_->roster().find(address))
+      leave_unnamed(*node);
   place_first();
 }
 
-error trainer_state::no_members() const {
-  if (!members_->knows_members())
-    return {errc::unreachable, members_->problem()};
-  return {errc::unsatisfiable,
-          fmt::format("the cluster has no node that the run can use{}{}: start caf-nodes that join "
-                      "it; `troupe nodes` lists those that it has",
-                      members_->problem().empty() ? "" : "; ", members_->problem())};
+void trainer_state::leave_unnamed(std::uint32_t node) {
+  nodes_->unname(node);
+  const auto* opening = std::get_if<trainer_phase::opening>(&phase_);
+  const auto state = nodes_->roster()[node].state;
+  const auto has_or_gets_workers = state == node_state::open || state == node_state::opening;
+  if (!coordinator_ || !has_or_gets_workers || (opening != nullptr && opening->leaving.contains(node)))
+    return;
+  unnamed_.insert(node);
+  const auto name = nodes_->name_of(node);
+  if (coordinator_->has_own_loop()) {
+    nodes_->leave(node);
+    return notify(severity::warning,
+                  fmt::format("node {} is named no more: its workers stay until the run ends, because "
+                              "no worker can leave a custom loop; it gets no others",
+                              name));
+  }
+  notify(severity::warning, fmt::format("node {} is named no more: its workers move to other nodes, or leave", name));
+  leave_node(node, unnamed_patience);
+}
+
+error trainer_state::no_nodes() const {
+  const auto& naming = discovery_->naming();
+  if (!naming.knows_nodes())
+    return {errc::unreachable, naming.problem()};
+  return {errc::unsatisfiable, "no node that is named can be used: `troupe nodes` says how each of them stands"};
 }
 
 void trainer_state::act_on_leaving(std::uint32_t node) {

@@ -73,9 +73,11 @@ void trainer_state::claim_workers(directory_taken_over& found) {
   std::erase_if(journal.state.members, [&](formed_member& x) {
     const auto& node = journal.nodes[x.place.node];
     auto index = nodes_->roster().find(node.address);
-    // The cluster's list may come too late, and need not have a node whose workers live.
-    if (!index && has_cluster() && !node.address.empty())
+    // The answer may come too late, and need not name a node whose workers live.
+    if (!index && discovery_ && !node.address.empty())
       index = nodes_->add(node.address);
+    if (discovery_)
+      discovery_->naming().keep(node.address);
     if (!index) {
       notify(severity::warning,
              fmt::format("worker {} is on node {}, which is not among the nodes any more: the run goes on without it",

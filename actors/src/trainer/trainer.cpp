@@ -82,11 +82,7 @@ trainer_state::behavior_type trainer_state::make_behavior() {
         if (!is_concluding())
           nodes_->on_dialled(message);
       },
-      [this](const members_listed& answer) { take_members(answer); },
-      [this](const program_offered& message) {
-        if (!is_concluding())
-          nodes_->on_offered(message);
-      },
+      [this](const nodes_found& answer) { take_nodes(answer); },
       [this](const file_notice& notice) { notify(notice.how, notice.text); },
       [this](const condition_question&) { return condition(); },
   };
@@ -130,8 +126,9 @@ caf::result<run_result> trainer_state::fit() {
     return answer;
   }
   reported_.goodput = clock::now();
-  if (!config_.cluster.entry.empty() && services_.list_members)
-    members_.emplace(*this, [list = services_.list_members, cluster = config_.cluster] { return list(cluster); });
+  if (config_.cluster.discover.is_set() && services_.find_nodes)
+    discovery_.emplace(*this,
+                       [find = services_.find_nodes, source = config_.cluster.discover] { return find(source); });
   config_.cluster.is_embedded() ? gather() : look_for_run();
   tick();
   if (const auto limit = config_.run.time_limit; limit.count() > 0)
@@ -211,8 +208,8 @@ void trainer_state::tick() {
   // Before that, the set of nodes is unknown.
   if (!is<trainer_phase::looking>()) {
     nodes_->on_tick(now);
-    if (members_)
-      members_->on_tick(now);
+    if (discovery_)
+      discovery_->on_tick(now);
   }
   place_first();
   decide_takeover();
@@ -441,9 +438,6 @@ void trainer_state::conclude_run(run_status status, error reason) {
 void trainer_state::deliver(const run_result& result) {
   if (auto progress = record_.latest_progress())
     publish(*progress);
-  if (monitor_)
-    for (auto& each : monitor_->end(result))
-      notify(each.warning ? severity::warning : severity::note, std::move(each.text));
   audience_.deliver(result);
   end_and_quit();
 }

@@ -3,7 +3,7 @@
 #include "orderly_end.hpp"
 #include "trainer/control_journal.hpp"
 #include "trainer/interface.hpp"
-#include "trainer/member_watch.hpp"
+#include "trainer/node_discovery.hpp"
 #include "trainer/run_audience.hpp"
 #include "trainer/run_events.hpp"
 #include "trainer/run_files.hpp"
@@ -259,12 +259,14 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   /// Its workers are to go within this time, with or without replacements.
   void leave_node(std::uint32_t node, std::chrono::milliseconds patience);
   void act_on_leaving(std::uint32_t node);
-  /// The cluster's members, or why they are not known.
-  void take_members(const members_listed& answer);
-  /// Whether the run's nodes are the members of a cluster.
-  [[nodiscard]] bool has_cluster() const noexcept { return members_.has_value(); }
-  /// Why a run has no nodes.
-  [[nodiscard]] error no_members() const;
+  /// The nodes that the run may use, or why they are not known.
+  void take_nodes(const nodes_found& answer);
+  /// The node is named no more.
+  void leave_unnamed(std::uint32_t node);
+  /// The node takes workers of this run again.
+  void use_again(std::uint32_t node);
+  /// Why a run that discovers its nodes has none.
+  [[nodiscard]] error no_nodes() const;
   [[nodiscard]] std::vector<node_capacity> capacities() const;
   /// Begins if enough nodes have made an offer.
   void place_first();
@@ -368,8 +370,10 @@ class trainer_state : public orderly_end<trainer_base>, private node_events {
   run_audience audience_;
   run_record record_;
   std::optional<run_nodes> nodes_;
-  /// Of a run whose nodes are the members of a cluster.
-  std::optional<member_watch> members_;
+  /// Of a run that asks which nodes there are.
+  std::optional<node_discovery> discovery_;
+  /// Nodes that the run has left because they are named no more.
+  std::set<std::uint32_t> unnamed_;
   run_workers workers_;
   /// The actors of this run, besides its nodes and workers.
   struct {

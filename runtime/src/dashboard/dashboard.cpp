@@ -114,10 +114,6 @@ ordered changes_of(const ordered& story, sent_parts& sent) {
   return result;
 }
 
-run_shelf make_shelf(const dashboard_options& options) {
-  return options.runs ? run_shelf{options.place, options.runs} : run_shelf{options.storage};
-}
-
 expected<void> check(const dashboard_options& options) {
   if (options.certificate.empty() != options.key.empty())
     return fail(errc::invalid_argument, "a certificate and its key belong together: name both");
@@ -141,7 +137,7 @@ expected<void> check(const dashboard_options& options) {
 class dashboard::impl {
  public:
   explicit impl(dashboard_options options)
-      : options_(std::move(options)), address_(options_.listen), shelf_(make_shelf(options_)) {
+      : options_(std::move(options)), address_(options_.listen), shelf_(options_.storage) {
     if (options_.certificate.empty())
       server_ = std::make_unique<httplib::Server>();
     else
@@ -218,9 +214,6 @@ class dashboard::impl {
     });
     server_->Get("/api/runs",
                  [this](const request&, response& out) { out.set_content(text_of(shelf_.overview()), json_type); });
-    if (options_.cluster)
-      server_->Get("/api/cluster",
-                   [this](const request&, response& out) { out.set_content(text_of(options_.cluster()), json_type); });
     server_->Get("/api/run",
                  [this](const request& in, response& out) { answer(out, shelf_.story(in.get_param_value("name"))); });
     server_->Get("/api/log", [this](const request& in, response& out) { send_log(in, out); });
@@ -316,7 +309,7 @@ class dashboard::impl {
     out.set_content(*log, text_type);
   }
 
-  /// Events `runs`, `cluster` and `run`, each when something has changed.
+  /// Events `runs` and `run`, each when something has changed.
   void stream(const request& in, response& out) {
     if (++streams_ > most_streams) {
       --streams_;
@@ -350,9 +343,6 @@ class dashboard::impl {
     };
     if (auto changed = changes_of({{"overview", shelf_.overview()}}, sent[""]); !changed.empty())
       add("runs", changed["overview"]);
-    if (options_.cluster)
-      if (auto changed = changes_of({{"cluster", options_.cluster()}}, sent["cluster"]); !changed.empty())
-        add("cluster", changed["cluster"]);
     for (const auto& name : names) {
       const auto story = shelf_.story(name);
       const auto told = story ? *story : ordered{{"missing", story.error().message}};

@@ -2,7 +2,7 @@
 const colours = ['--c0', '--c1', '--c2', '--c3', '--c4', '--c5'];
 const report = JSON.parse(document.getElementById('data').textContent);
 const main = document.getElementById('main');
-const view = { names: [], overview: null, cluster: null, stories: new Map(), chosen: new Set(), metrics: new Map(), log: null, logText: '' };
+const view = { names: [], overview: null, stories: new Map(), chosen: new Set(), metrics: new Map(), log: null, logText: '' };
 
 // ---- elements: all text is set as text, never as markup
 function el(name, attributes = {}, ...children) {
@@ -308,40 +308,7 @@ function runPage(name, story) {
     (story.sampled || []).length ? el('p', { class: 'quiet' }, `Of ${story.sampled.join(' and ')} only a part was read, because of their size.`) : null];
 }
 
-// ---- the cluster of a node
-const head = (...names) => el('thead', {}, el('tr', {}, names.map(([text, kind]) => el('th', { scope: 'col', class: kind || null }, text))));
-const nodeMarks = { available: ['●', 'good'], draining: ['◐', 'warn'], drained: ['○', 'warn'], leaving: ['◐', 'warn'], silent: ['✕', 'bad'], 'other version': ['✕', 'bad'] };
-function nodeState(n) {
-  const [mark, kind] = nodeMarks[n.state] || ['•', 'quiet'];
-  return el('span', { class: 'state ' + kind }, mark + ' ' + n.state + (n.state === 'silent' ? ' for ' + lasting(n.silent_seconds) : ''));
-}
-function expiry(day) {
-  if (!day) return '–';
-  const left = (Date.parse(day) - Date.now()) / 86400000;
-  return el('span', { class: left < 0 ? 'bad' : left < 30 ? 'warn' : '' }, day + (left < 0 ? ' (expired)' : left < 30 ? ` (${Math.floor(left)} days)` : ''));
-}
-function nodesCard(cluster) {
-  const rows = cluster.nodes.map(n => el('tr', {}, el('td', {}, n.address, n.address === cluster.node ? el('div', { class: 'quiet' }, 'this node') : null), el('td', { class: 'wide' }, n.host, Object.entries(n.labels || {}).map(([k, v]) => el('div', { class: 'quiet' }, `${k}=${v}`))), el('td', {}, nodeState(n)),
-    el('td', { class: 'number' }, num(n.cpus)), el('td', { class: 'number' }, n.gpus ? `${num(n.gpus - n.free_gpus)} of ${num(n.gpus)}` : '–'),
-    el('td', { class: 'long' }, n.workers ? n.runs.filter(r => r.workers).map(r => `${r.name}: ${r.workers}`).join(', ') : el('span', { class: 'quiet' }, 'nobody’s')),
-    el('td', { class: 'wide' }, n.version), el('td', { class: 'wide' }, expiry(n.certificate_expires))));
-  const workers = cluster.nodes.reduce((sum, n) => sum + n.workers, 0);
-  return card('Nodes', el('p', { class: 'quiet' }, `${num(cluster.nodes.length)} node${cluster.nodes.length === 1 ? '' : 's'}, ${num(workers)} worker${workers === 1 ? '' : 's'}. ${cluster.note || ''}`),
-    el('div', { class: 'scroll' }, el('table', { id: 'nodes' }, head(['Address'], ['Host', 'wide'], ['State'], ['CPUs', 'number'], ['GPUs leased', 'number'], ['Workers of'], ['Version', 'wide'], ['Certificate until', 'wide']), el('tbody', {}, rows))));
-}
-function jobsCard(cluster) {
-  if (!cluster.jobs.length)
-    return card('No jobs yet', el('p', {}, 'This page shows the jobs that this node hosts or keeps. Submit one from another terminal:'), el('pre', {}, `troupe submit --cluster ${cluster.node} --name first -- PROGRAM`));
-  const here = new Set((view.overview?.runs || []).map(r => r.name));
-  const rows = cluster.jobs.map(j => el('tr', {}, el('td', { class: 'long' }, here.has(j.name) ? el('a', { href: '#run=' + encodeURIComponent(j.name) }, j.name) : j.name, j.reason ? el('div', { class: j.state === 'failed' ? 'bad' : 'quiet' }, j.reason) : null),
-    el('td', {}, stateText(j.state)), el('td', {}, j.node), el('td', { class: 'wide long' }, lastPart(j.program)), el('td', { class: 'wide' }, j.submitter), el('td', { class: 'wide' }, j.submitted ? new Date(j.submitted).toLocaleString('en-GB') : '')));
-  return card('Jobs', el('div', { class: 'scroll' }, el('table', { id: 'jobs' }, head(['Job'], ['State'], ['Driver on'], ['Program', 'wide'], ['Submitted by', 'wide'], ['At', 'wide']), el('tbody', {}, rows))));
-}
-
 // ---- several runs
-function overviewPage() {
-  return view.cluster ? [nodesCard(view.cluster), jobsCard(view.cluster), view.overview?.runs.length ? runsPage() : null] : runsPage();
-}
 function runsPage() {
   const overview = view.overview;
   if (!overview) return [el('p', { class: 'quiet' }, 'Loading…')];
@@ -389,7 +356,7 @@ function draw() {
   document.getElementById('where').textContent = title ? '/ ' + title : '';
   document.title = (name && view.names.length === 1 ? `${name}: ${view.stories.get(name)?.status?.state || ''}` : title || 'runs') + ' – Troupe';
   document.getElementById('storage').textContent = report ? 'report of ' + (report.status?.path || '') : view.overview?.storage || '';
-  const parts = !view.names.length ? overviewPage() : view.names.length > 1 ? comparePage() : runPage(name, view.stories.get(name));
+  const parts = !view.names.length ? runsPage() : view.names.length > 1 ? comparePage() : runPage(name, view.stories.get(name));
   main.replaceChildren(...parts.flat(Infinity).filter(p => p));
   if (focus && document.activeElement?.id !== focus) document.getElementById(focus)?.focus({ preventScroll: true });
   for (const [id, top] of scrolls) if (top) { const found = document.getElementById(id); if (found) found.scrollTop = top; }
@@ -404,7 +371,6 @@ function connect() {
   source = new EventSource('api/events?' + view.names.map(n => 'run=' + encodeURIComponent(n)).join('&'));
   source.onopen = () => tell('● live', 'good');
   source.addEventListener('runs', e => { view.overview = JSON.parse(e.data); schedule(); });
-  source.addEventListener('cluster', e => { view.cluster = JSON.parse(e.data); schedule(); });
   source.addEventListener('run', e => { const { name, changes } = JSON.parse(e.data); view.stories.set(name, Object.assign(view.stories.get(name) || {}, changes)); schedule(); });
   source.onerror = () => { tell('○ connection lost; trying again', 'warn'); if (source.readyState === EventSource.CLOSED) retry = setTimeout(connect, 2000); };
 }

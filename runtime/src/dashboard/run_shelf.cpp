@@ -56,20 +56,19 @@ ordered goodput_of_result(const fs::path& run) {
 
 } // namespace
 
-run_shelf::run_shelf(const fs::path& storage)
-    : run_shelf(storage.string(), [storage]() -> expected<std::vector<fs::path>> {
-        auto runs = list_runs(storage);
-        auto code = std::error_code{};
-        // It is made with the first run.
-        return runs || fs::exists(storage, code) ? std::move(runs) : expected<std::vector<fs::path>>{};
-      }) {}
+expected<std::vector<fs::path>> run_shelf::list() const {
+  auto runs = list_runs(storage_);
+  auto code = std::error_code{};
+  // It is made with the first run.
+  return runs || fs::exists(storage_, code) ? std::move(runs) : expected<std::vector<fs::path>>{};
+}
 
 expected<fs::path> run_shelf::find(const std::string& name) const {
-  TROUPE_TRY(const auto runs, list_());
+  TROUPE_TRY(const auto runs, list());
   for (const auto& each : runs)
     if (name_of(fs::absolute(each)) == name)
       return each;
-  return fail(errc::not_found, fmt::format("there is no run {} in {}", name, place_));
+  return fail(errc::not_found, fmt::format("there is no run {} in {}", name, storage_.string()));
 }
 
 ordered run_shelf::line_of(const fs::path& run) {
@@ -98,8 +97,8 @@ ordered run_shelf::overview() {
   const auto lock = std::lock_guard{overview_mutex_};
   if (clock::now() - overview_at_ < fresh_for)
     return overview_;
-  auto result = ordered{{"storage", place_}, {"runs", ordered::array()}};
-  if (const auto runs = list_()) {
+  auto result = ordered{{"storage", storage_.string()}, {"runs", ordered::array()}};
+  if (const auto runs = list()) {
     for (const auto& each : *runs)
       if (result["runs"].size() < most_runs)
         result["runs"].push_back(line_of(each));

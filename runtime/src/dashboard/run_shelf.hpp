@@ -21,13 +21,8 @@ namespace troupe::runtime {
 /// a second of another gets the same answer. Reads only while somebody asks.
 class run_shelf {
  public:
-  /// The directories of the runs, the one that began last first.
-  using list_function = std::function<expected<std::vector<std::filesystem::path>>()>;
-
-  /// Those of a storage directory.
-  explicit run_shelf(const std::filesystem::path& storage);
-  /// `place` is for people: where the runs are.
-  run_shelf(std::string place, list_function list) : place_(std::move(place)), list_(std::move(list)) {}
+  /// Those in a storage directory, which need not exist yet.
+  explicit run_shelf(std::filesystem::path storage) : storage_(std::move(storage)) {}
 
   /// All runs, the one that began last first, at most 200: `runs` with the keys of a status and `goodput`; or `error`.
   [[nodiscard]] nlohmann::ordered_json overview();
@@ -55,13 +50,14 @@ class run_shelf {
     clock::time_point asked_at{};
   };
 
+  /// The directories of the runs, the one that began last first.
+  [[nodiscard]] expected<std::vector<std::filesystem::path>> list() const;
   /// The directory of a run that is listed under this name: no other path can be reached.
   [[nodiscard]] expected<std::filesystem::path> find(const std::string& name) const;
   [[nodiscard]] std::shared_ptr<told_run> reader_of(const std::filesystem::path& run);
   [[nodiscard]] nlohmann::ordered_json line_of(const std::filesystem::path& run);
 
-  std::string place_;
-  list_function list_;
+  std::filesystem::path storage_;
   std::mutex mutex_;
   std::map<std::filesystem::path, std::shared_ptr<told_run>> readers_;
   std::mutex overview_mutex_;

@@ -8,14 +8,14 @@
 #include "monitoring/monitor.hpp"
 #include "net/connection.hpp"
 #include "net/parts/part_stream.hpp"
-#include "programs/program_offer.hpp"
+#include "nodes/driver_keys.hpp"
 
 #include <troupe/actors/trainer.hpp>
 #include <troupe/runtime/fingerprint.hpp>
 #include <troupe/runtime/keys.hpp>
-#include <troupe/runtime/members.hpp>
 #include <troupe/runtime/mirror.hpp>
 #include <troupe/runtime/node_host.hpp>
+#include <troupe/runtime/nodes.hpp>
 #include <troupe/runtime/program.hpp>
 
 #include <caf/all.hpp>
@@ -26,13 +26,10 @@
 #include <cstdio>
 #include <mutex>
 #include <optional>
-#include <stop_token>
 
 namespace troupe {
 
 namespace {
-
-using runtime::tls_files;
 
 /// A caf-node somewhere.
 class remote_node : public actors::connected_node {
@@ -46,10 +43,6 @@ class remote_node : public actors::connected_node {
   actors::node_actor handle_;
   endpoint where_;
 };
-
-std::filesystem::path key_directory(const cluster_config& cluster) {
-  return cluster.keys.empty() ? runtime::default_key_directory() : cluster.keys;
-}
 
 /// `program` is what workers are processes of, for a node inside the driver.
 expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system& system, const cluster_config& cluster,
@@ -70,16 +63,9 @@ expected<std::unique_ptr<actors::connected_node>> connect_node(caf::actor_system
       return fail(std::move(where.error()));
   }
   auto keys = runtime::keys_of(system);
-  // This machine's processes have keys of their own, also if other nodes of the run are elsewhere.
-  if (keys && keys->scope == runtime::key_scope::cluster && (address.empty() || runtime::is_loopback(where->host))) {
-    TROUPE_TRY(auto loopback, runtime::loopback_keys(key_directory(cluster)));
-    keys = std::move(loopback);
-  }
-  // A member of the cluster of an entry node on this machine may be elsewhere.
-  if (keys && keys->scope == runtime::key_scope::loopback && !address.empty() && !runtime::is_loopback(where->host)) {
-    TROUPE_TRY(auto files, runtime::cluster_keys(key_directory(cluster), runtime::local_host_name(),
-                                                 runtime::certificate_role::driver));
-    keys = std::move(files);
+  if (keys) {
+    // This machine's processes have keys of their own, also if other nodes of the run are elsewhere.
+    TROUPE_TRY(keys, runtime::keys_towards(address.empty() ? endpoint{"127.0.0.1", 0} : *where, cluster));
   }
   if (address.empty()) {
     if (!kept || in_process)
@@ -109,16 +95,6 @@ void print_output(rank_id rank, const std::string& line) {
   std::fprintf(stderr, "[rank %u] %s\n", rank.value, line.c_str());
 }
 
-/// A host that is not this machine needs the cluster's keys; this machine has keys of its own.
-expected<tls_files> find_keys(const cluster_config& cluster) {
-  const auto directory = key_directory(cluster);
-  for (const auto* addresses : {&cluster.nodes, &cluster.entry})
-    for (const auto& text : *addresses)
-      if (auto where = parse_endpoint(text); where && !runtime::is_loopback(where->host))
-        return runtime::cluster_keys(directory, runtime::local_host_name(), runtime::certificate_role::driver);
-  return runtime::loopback_keys(directory);
-}
-
 } // namespace
 
 void init_meta_objects() {
@@ -134,6 +110,7 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& g
   trainer_config completed;
   completed.cluster = given;
   TROUPE_TRY(runtime::complete_for_job(completed));
+  TROUPE_TRY(runtime::complete_nodes(completed.cluster));
   const auto& cluster = completed.cluster;
   // The node is the driver's own, and so are its workers.
   if (cluster.is_embedded())
@@ -144,7 +121,7 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& g
     runtime::secure(config, std::nullopt);
     return {};
   }
-  TROUPE_TRY(auto keys, find_keys(cluster));
+  TROUPE_TRY(auto keys, runtime::keys_for(cluster));
   if (const auto warning = runtime::expiry_warning(keys, std::chrono::system_clock::now()); !warning.empty())
     std::fprintf(stderr, "warning: %s\n", warning.c_str());
   runtime::secure(config, keys);
@@ -161,8 +138,13 @@ actors::trainer_actor runtime::spawn_trainer_on(caf::actor_system& system, const
                                                 std::function<void(rank_id, const std::string&)> show_output,
                                                 const std::filesystem::path& worker_path,
                                                 const std::shared_ptr<kept_processes>& kept) {
-  runtime::obey_in_process_variable(config);
   runtime::obey_job_variable(config);
+  if (config.scaling.num_workers != worker_range{0}) {
+    const auto named = runtime::complete_nodes(config.cluster);
+    if (!named)
+      throw exception{named.error()};
+  }
+  runtime::obey_in_process_variable(config);
   runtime::name_run(config);
   const auto program = std::make_shared<const runtime::program_file>(value_or_throw(
       worker_path.empty() ? runtime::program_file::own() : runtime::program_file::open(worker_path.string())));
@@ -183,26 +165,12 @@ actors::trainer_actor runtime::spawn_trainer_on(caf::actor_system& system, const
                            kept = std::weak_ptr{kept}](const cluster_config& cluster, const std::string& address) {
     return connect_node(system, cluster, address, path, in_process, kept.lock());
   };
-  services.list_members = [](const cluster_config& cluster) {
-    return runtime::list_members(cluster.entry, {cluster.keys, cluster.insecure, cluster.connect_timeout});
-  };
-  services.offer_program = [program](const cluster_config& cluster, const std::string& address,
-                                     const std::stop_token& stop) -> expected<std::string> {
-    TROUPE_TRY(
-        const auto offered,
-        runtime::offer_program(address, *program, {cluster.keys, cluster.insecure, cluster.connect_timeout}, stop));
-    return offered.what == runtime::program_offer::outcome::sent
-               ? fmt::format("{} was sent to node {} ({:.1f} MB)", program->identity().path, address,
-                             static_cast<double>(offered.bytes) / 1e6)
-               : std::string{};
-  };
+  services.find_nodes = runtime::find_nodes;
   services.receive_parts = [is_encrypted = runtime::is_secure(system), ports = config.cluster.ports](
                                const run_id& run, const std::string& secret, const std::filesystem::path& checkpoints) {
     return runtime::open_part_receiver({run, secret, is_encrypted}, checkpoints, ports);
   };
-  services.open_mirror = [cluster = config.cluster](const std::string& place, const std::string& rclone) {
-    return runtime::open_mirror(place, {rclone, {cluster.keys, cluster.insecure, cluster.connect_timeout}});
-  };
+  services.open_mirror = runtime::open_mirror;
   services.open_control_port = [](const std::filesystem::path& directory) {
     return runtime::open_control_port(directory);
   };

@@ -6,8 +6,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
-#include <system_error>
 
 namespace troupe::runtime {
 
@@ -15,13 +13,12 @@ using nlohmann::json;
 
 std::string to_text(const job_context& job) {
   return json{{"name", job.name},
-              {"cluster", job.cluster},
+              {"nodes", job.nodes},
               {"insecure", job.insecure},
               {"keys", job.keys.string()},
               {"mirror", job.mirror},
               {"time_limit_ms", job.time_limit.count()},
-              {"wait_ms", job.wait_for_resources.count()},
-              {"runs", job.runs.string()}}
+              {"wait_ms", job.wait_for_resources.count()}}
       .dump();
 }
 
@@ -29,24 +26,24 @@ expected<job_context> parse_job_context(const std::string& text) {
   try {
     const auto parsed = json::parse(text);
     return job_context{parsed.at("name").get<std::string>(),
-                       parsed.at("cluster").get<std::vector<std::string>>(),
+                       parsed.at("nodes").get<std::string>(),
                        parsed.at("insecure").get<bool>(),
                        parsed.at("keys").get<std::string>(),
                        parsed.at("mirror").get<std::string>(),
                        std::chrono::milliseconds{parsed.at("time_limit_ms").get<std::uint64_t>()},
-                       std::chrono::milliseconds{parsed.at("wait_ms").get<std::uint64_t>()},
-                       parsed.at("runs").get<std::string>()};
+                       std::chrono::milliseconds{parsed.at("wait_ms").get<std::uint64_t>()}};
   } catch (const std::exception& x) {
-    return fail(errc::invalid_argument,
-                fmt::format("{} is for programs that a node hosts, and cannot be read: {}", job_variable, x.what()));
+    return fail(
+        errc::invalid_argument,
+        fmt::format("{} is for programs that `troupe submit` starts, and cannot be read: {}", job_variable, x.what()));
   }
 }
 
-void complete(trainer_config& config, const job_context& job) {
+expected<void> complete(trainer_config& config, const job_context& job) {
   if (config.run.name.empty())
     config.run.name = job.name;
-  if (config.cluster.is_embedded()) {
-    config.cluster.entry = job.cluster;
+  if (config.cluster.is_embedded() && !job.nodes.empty()) {
+    TROUPE_TRY(name_nodes(config.cluster, job.nodes));
     config.cluster.insecure = config.cluster.insecure || job.insecure;
     if (config.cluster.keys.empty())
       config.cluster.keys = job.keys;
@@ -57,12 +54,13 @@ void complete(trainer_config& config, const job_context& job) {
     config.run.time_limit = job.time_limit;
   if (config.scaling.wait_for_resources.count() == 0)
     config.scaling.wait_for_resources = job.wait_for_resources;
+  return {};
 }
 
 expected<void> complete_for_job(trainer_config& config) {
   if (const auto* text = std::getenv(job_variable)) {
     TROUPE_TRY(const auto job, parse_job_context(text));
-    complete(config, job);
+    return complete(config, job);
   }
   return {};
 }
@@ -77,11 +75,8 @@ void obey_job_variable(trainer_config& config) {
   if (config.run.name.empty())
     if (const auto number = ++unnamed; number > 1)
       job.name += fmt::format("-{}", number);
-  complete(config, job);
-  auto code = std::error_code{};
-  const auto run = std::filesystem::absolute(config.run.storage_path / config.run.name, code);
-  // Without it the run goes on, and `troupe` finds it by its directory alone.
-  std::ofstream{job.runs, std::ios::app} << json{{"run", run.string()}}.dump() + "\n";
+  if (const auto completed = complete(config, job); !completed)
+    throw exception{completed.error()};
 }
 
 } // namespace troupe::runtime

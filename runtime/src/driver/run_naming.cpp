@@ -51,8 +51,7 @@ void obey_in_process_variable(trainer_config& config) {
   config.run.debug_rank.reset();
   config.scaling.num_workers = 0;
   config.cluster.nodes.clear();
-  config.cluster.slots.clear();
-  config.cluster.entry.clear();
+  config.cluster.discover = {};
 }
 
 std::string in_one_process(const std::vector<std::string>& arguments, const std::string& name) {

@@ -1,12 +1,13 @@
 #pragma once
 
+#include "process/program_runner.hpp"
+
 #include <troupe/error.hpp>
-#include <troupe/runtime/process.hpp>
 #include <troupe/runtime/program.hpp>
 
-#include <memory>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::runtime {
@@ -31,21 +32,17 @@ class rclone_program {
   /// `name` is looked for in PATH if it has no slash. Fails with `errc::not_found`, saying how to install it.
   [[nodiscard]] static expected<rclone_program> find(const std::string& name);
 
-  rclone_program(rclone_program&&) noexcept;
-  ~rclone_program();
-
   /// Calls rclone with these arguments, besides those that say how long it may wait and that it asks nobody. It gets
   /// this process's environment, and so finds its configuration. Fails if it cannot be started or a signal ends it;
   /// with `errc::aborted` if `stop` is requested: it is asked to end, and killed after two seconds.
   [[nodiscard]] expected<rclone_outcome> call(std::vector<std::string> arguments, const std::stop_token& stop);
 
  private:
-  class children;
-
-  rclone_program(program_file program, std::unique_ptr<children> running);
+  rclone_program(program_file program, program_runner runner)
+      : program_(std::move(program)), runner_(std::move(runner)) {}
 
   program_file program_;
-  std::unique_ptr<children> children_;
+  program_runner runner_;
 };
 
 } // namespace troupe::runtime

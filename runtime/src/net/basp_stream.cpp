@@ -29,9 +29,6 @@ constexpr auto drain_limit = std::chrono::milliseconds{5'000};
 constexpr std::size_t first_buffer_bytes = std::size_t{64} << 10;
 constexpr std::size_t kept_buffer_bytes = std::size_t{1} << 20;
 
-/// A connection about members on which nothing was said for this long is closed: members beat once a second.
-constexpr auto member_patience = std::chrono::seconds{30};
-
 void report_objection(int fd, std::string_view what) {
   const auto text =
       fmt::format("closed the connection from {}: it sent {}\n", or_empty(net::remote_addr_of_fd(fd)), what);
@@ -168,8 +165,7 @@ void basp_stream::grow() {
 /// Ends the connection instead if the guard objects.
 bool basp_stream::hand_on() {
   const auto* bytes = reinterpret_cast<const std::byte*>(in_.data());
-  const auto is_for_caf = channel_.protocol() == tls_protocol::actors;
-  if (auto objection = is_for_caf ? guard_.take({bytes, batch_.collected}) : std::nullopt) {
+  if (auto objection = guard_.take({bytes, batch_.collected})) {
     report_objection(fd(), *objection);
     // So that a peer that speaks another protocol sees this one.
     write();
@@ -305,78 +301,26 @@ void basp_scribe::configure_read(caf::io::receive_policy::config config) {
   if (std::exchange(started_, true))
     return;
   if (has_names())
-    watch_peer({});
+    watch_peer();
   stream_.start();
-}
-
-void basp_scribe::serve(std::shared_ptr<member_service> service, std::uint64_t id, std::function<void()> ended) {
-  started_ = true;
-  auto peer = member_peer{id, addr(), certificate_role::both, [](const std::string&) { return true; }};
-  if (has_names()) {
-    peer.name = stream_.session()->peer().name;
-    peer.role = stream_.session()->peer().role;
-    peer.is_named = [this](const std::string& host) { return stream_.session()->is_peer_named(host); };
-  }
-  members_.emplace(std::move(service), std::move(peer));
-  heard_ = std::chrono::steady_clock::now();
-  stream_.ack_writes(true);
-  watch_peer([this, ended = std::move(ended)] {
-    members_.reset();
-    ended();
-  });
-  stream_.configure_read(caf::io::receive_policy::exactly(members_->wanted_bytes()));
-  stream_.start();
-}
-
-bool basp_scribe::consume(execution_unit unit, const void* bytes, std::size_t size) {
-  if (!members_)
-    return caf::io::scribe::consume(unit, bytes, size);
-  heard_ = std::chrono::steady_clock::now();
-  const auto answer = members_->take({static_cast<const char*>(bytes), size});
-  if (!answer) {
-    report_objection(stream_.fd(), answer.error().message);
-    stream_.give_up();
-    return false;
-  }
-  stream_.configure_read(caf::io::receive_policy::exactly(members_->wanted_bytes()));
-  if (answer->empty())
-    return true;
-  const auto* first = reinterpret_cast<const caf::byte_buffer::value_type*>(answer->data());
-  stream_.wr_buf().insert(stream_.wr_buf().end(), first, first + answer->size());
-  stream_.flush();
-  // The next question is read when the peer has taken this answer.
-  return false;
-}
-
-void basp_scribe::data_transferred(execution_unit unit, std::size_t written, std::size_t left) {
-  if (!members_)
-    return caf::io::scribe::data_transferred(unit, written, left);
-  if (left == 0)
-    stream_.resume();
 }
 
 bool basp_scribe::has_names() const {
   return keys_ && keys_->files().scope == key_scope::cluster;
 }
 
-void basp_scribe::watch_peer(std::function<void()> ended) {
+void basp_scribe::watch_peer() {
   watch_.emplace(stream_.backend(), [this] { look_at_peer(); });
   watch_->start();
   watch_->set(revocation_interval);
   // The timer keeps this connection, and the multiplexer, until the stream has ended; see `basp_stream::watch`.
-  stream_.when_ended([self = caf::intrusive_ptr<basp_scribe>{this}, ended = std::move(ended)] {
+  stream_.when_ended([self = caf::intrusive_ptr<basp_scribe>{this}] {
     self->watch_->stop();
-    if (ended)
-      ended();
     self->stream_.backend().post([self] {});
   });
 }
 
 void basp_scribe::look_at_peer() {
-  if (members_ && std::chrono::steady_clock::now() - heard_ > member_patience)
-    return stream_.give_up();
-  if (!has_names())
-    return watch_->set(revocation_interval);
   const auto& peer = stream_.session()->peer();
   if (!keys_->current()->is_revoked(peer.serial))
     return watch_->set(revocation_interval);

@@ -4,7 +4,6 @@
 #include "net/byte_channel.hpp"
 #include "net/deadline_timer.hpp"
 #include "net/keys/key_source.hpp"
-#include "net/members/member_session.hpp"
 
 #include <caf/expected.hpp>
 #include <caf/intrusive_ptr.hpp>
@@ -56,9 +55,6 @@ class basp_stream : public caf::io::network::event_handler {
 
   /// Null without TLS, or before the peer has sent data.
   [[nodiscard]] const tls_session* session() const noexcept { return channel_.session(); }
-
-  /// What the peer speaks, once it is accepted.
-  [[nodiscard]] tls_protocol protocol() const noexcept { return channel_.protocol(); }
 
   caf::byte_buffer& wr_buf() noexcept { return next_out_; }
   caf::byte_buffer& rd_buf() noexcept { return in_; }
@@ -144,7 +140,7 @@ struct first_argument<Result (Class::*)(First, Others...)> {
   using type = First;
 };
 
-/// The connection as CAF's broker has it. One about members has no broker: it answers itself (`serve`).
+/// The connection as CAF's broker has it.
 class basp_scribe : public caf::io::scribe {
  public:
   /// CAF 0.18 and 1.1 have other names for it.
@@ -157,11 +153,6 @@ class basp_scribe : public caf::io::scribe {
   basp_stream& stream() noexcept { return stream_; }
   [[nodiscard]] const basp_stream& stream() const noexcept { return stream_; }
 
-  /// Has questions about members answered until the connection ends, which `ended` reports. `id` is that of the peer.
-  void serve(std::shared_ptr<member_service> service, std::uint64_t id, std::function<void()> ended);
-
-  bool consume(execution_unit unit, const void* bytes, std::size_t size) override;
-  void data_transferred(execution_unit unit, std::size_t written, std::size_t left) override;
   void configure_read(caf::io::receive_policy::config config) override;
   void ack_writes(bool enable) override { stream_.ack_writes(enable); }
   caf::byte_buffer& wr_buf() override { return stream_.wr_buf(); }
@@ -177,16 +168,13 @@ class basp_scribe : public caf::io::scribe {
   /// Whether the peer's certificate has a name and a role.
   [[nodiscard]] bool has_names() const;
   /// Looks at the peer now and then, until the connection ends.
-  void watch_peer(std::function<void()> ended);
+  void watch_peer();
   void look_at_peer();
 
   bool started_ = false;
   basp_stream stream_;
   std::shared_ptr<key_source> keys_;
   std::optional<deadline_timer> watch_;
-  std::optional<member_session> members_;
-  /// When the last question came.
-  std::chrono::steady_clock::time_point heard_;
 };
 
 } // namespace troupe::runtime

@@ -21,13 +21,8 @@ tls_status byte_channel::handshake() {
     session_ = std::make_unique<tls_session>(context_, tls_role::server, fd_);
   if (session_)
     return session_->handshake();
-  return status_of(::recv(fd_, &first_, 1, MSG_PEEK), tls_status::wants_read);
-}
-
-tls_protocol byte_channel::protocol() const noexcept {
-  if (session_)
-    return session_->protocol();
-  return first_ == 0 ? tls_protocol::members : tls_protocol::actors;
+  char first = 0;
+  return status_of(::recv(fd_, &first, 1, MSG_PEEK), tls_status::wants_read);
 }
 
 tls_status byte_channel::read(void* target, std::size_t size_bytes, std::size_t& read_bytes) {

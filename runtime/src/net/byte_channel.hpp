@@ -8,8 +8,7 @@
 namespace troupe::runtime {
 
 /// Bytes over a non-blocking socket, which it borrows: through TLS or, if the user asked for `--insecure`, as they are.
-/// Its functions do what those of `tls_session` do. Unencrypted, the first byte says what the peer speaks: CAF's first
-/// message begins with a 1, and the length of a text about members with a 0.
+/// Its functions do what those of `tls_session` do.
 class byte_channel {
  public:
   /// Of an accepted connection; a null context means unencrypted. Takes memory for TLS once the peer has sent
@@ -25,8 +24,6 @@ class byte_channel {
   [[nodiscard]] bool is_encrypted() const noexcept { return context_ || session_; }
   [[nodiscard]] bool has_pending() const noexcept { return session_ && session_->has_pending(); }
   void close();
-  /// What the peer speaks. Known once the handshake is done.
-  [[nodiscard]] tls_protocol protocol() const noexcept;
   /// Null if unencrypted, or if the peer has sent nothing yet.
   [[nodiscard]] const tls_session* session() const noexcept { return session_.get(); }
 
@@ -34,8 +31,6 @@ class byte_channel {
   std::shared_ptr<const tls_context> context_;
   std::unique_ptr<tls_session> session_;
   int fd_;
-  /// The first byte of a peer without encryption.
-  char first_ = 1;
 };
 
 } // namespace troupe::runtime

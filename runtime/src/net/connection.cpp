@@ -75,7 +75,7 @@ error introduction_error(const endpoint& where, const caf::error& reason, bool s
 
 /// Makes the actor systems at both ends of a connection known to each other. Returns when the node has answered.
 expected<actors::node_actor> introduce(caf::actor_system& system, const endpoint& where, caf::io::scribe_ptr connection,
-                                       clock::time_point deadline) {
+                                       bool is_encrypted, clock::time_point deadline) {
   auto turn = std::unique_lock{introduction(), deadline};
   if (!turn)
     return fail(unreachable(where, "timed out waiting for other connections to be established"));
@@ -85,14 +85,14 @@ expected<actors::node_actor> introduce(caf::actor_system& system, const endpoint
   self->request(broker_of(system), rest(), caf::connect_atom_v, std::move(connection), where.port)
       .receive([&](const caf::node_id&, const caf::strong_actor_ptr& found,
                    const std::set<std::string>& interface) { result = check_node(system, where, found, interface); },
-               [&](const caf::error& reason) { result = fail(introduction_error(where, reason, is_secure(system))); });
+               [&](const caf::error& reason) { result = fail(introduction_error(where, reason, is_encrypted)); });
   if (!result)
     return result;
   // An answer over this connection shows that the other end knows it.
   auto node = *result;
-  self->request(node, rest(), offer_request{})
-      .receive([](const node_offer&) {},
-               [&](const caf::error& reason) { result = fail(introduction_error(where, reason, is_secure(system))); });
+  self->request(node, rest(), node_question{})
+      .receive([](const node_report&) {},
+               [&](const caf::error& reason) { result = fail(introduction_error(where, reason, is_encrypted)); });
   return result;
 }
 
@@ -100,11 +100,11 @@ expected<actors::node_actor> introduce_over(caf::actor_system& system, const end
                                             const std::optional<tls_files>& files, clock::time_point deadline) {
   auto& multiplexer = multiplexer_of(system);
   if (!files)
-    return introduce(system, where, make_basp_scribe(multiplexer, socket.release(), nullptr, nullptr), deadline);
+    return introduce(system, where, make_basp_scribe(multiplexer, socket.release(), nullptr, nullptr), false, deadline);
   TROUPE_TRY(auto keys, key_source::make(*files));
   TROUPE_TRY(auto session, authenticate(where, *keys, socket.get(), deadline));
   return introduce(system, where, make_basp_scribe(multiplexer, socket.release(), std::move(session), std::move(keys)),
-                   deadline);
+                   true, deadline);
 }
 
 } // namespace
@@ -154,8 +154,8 @@ expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& 
   return publish(node, where, std::move(keys));
 }
 
-expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where, std::shared_ptr<key_source> keys,
-                                std::shared_ptr<member_service> members) {
+expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where,
+                                std::shared_ptr<key_source> keys) {
   auto& system = node.home_system();
   auto& multiplexer = multiplexer_of(system);
   // Reuse the address, so that a restarted node need not wait until the connections of its predecessor time out.
@@ -164,7 +164,7 @@ expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& 
     return fail(errc::unreachable,
                 fmt::format("cannot listen on {} ({}): does the address belong to this host, and is the port free?",
                             to_string(where), caf::to_string(listener.error())));
-  auto doorman = make_basp_doorman(multiplexer, *listener, std::move(keys), std::move(members));
+  auto doorman = make_basp_doorman(multiplexer, *listener, std::move(keys));
   auto port = doorman->port();
   caf::anon_send(broker_of(system), caf::publish_atom_v, std::move(doorman), port,
                  caf::actor_cast<caf::strong_actor_ptr>(node), system.message_types(node));

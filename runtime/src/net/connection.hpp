@@ -1,7 +1,6 @@
 #pragma once
 
 #include "net/keys/key_source.hpp"
-#include "net/members/member_session.hpp"
 
 #include <troupe/actors/handles.hpp>
 #include <troupe/config.hpp>
@@ -40,11 +39,9 @@ void keep_silent_local_connections(caf::actor_system& system);
 [[nodiscard]] std::optional<tls_files> keys_of(const caf::actor_system& system);
 
 /// Opens a port for a node, whose peers present certificates that fit these keys, and returns its number. Without keys
-/// connections are not encrypted. `members` answers questions about the cluster's members there; null: nobody does.
-/// Fails with `errc::unreachable` if the port cannot be opened.
+/// connections are not encrypted. Fails with `errc::unreachable` if the port cannot be opened.
 [[nodiscard]] expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where,
-                                              std::shared_ptr<key_source> keys,
-                                              std::shared_ptr<member_service> members = nullptr);
+                                              std::shared_ptr<key_source> keys);
 
 /// With the keys passed to `secure`. Fails with `errc::not_authenticated` if they cannot be used.
 [[nodiscard]] expected<std::uint16_t> publish(const actors::node_actor& node, const endpoint& where);

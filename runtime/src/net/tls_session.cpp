@@ -100,35 +100,11 @@ std::string describe_alert(int alert) {
   }
 }
 
-/// In ALPN's form: a length and the name.
-constexpr std::array<unsigned char, 17> members_protocol{16,  't', 'r', 'o', 'u', 'p', 'e', '-', 'm',
-                                                         'e', 'm', 'b', 'e', 'r', 's', '/', '1'};
-
-tls_protocol protocol_of(const SSL* ssl) {
-  const unsigned char* name = nullptr;
-  unsigned size = 0;
-  SSL_get0_alpn_selected(ssl, &name, &size);
-  return size > 0 ? tls_protocol::members : tls_protocol::actors;
-}
-
-/// OpenSSL calls it when a client says what it wants to speak, before the client's certificate is checked.
-int choose_protocol(SSL* ssl, const unsigned char** chosen, unsigned char* chosen_size, const unsigned char* offered,
-                    unsigned offered_size, void*) {
-  unsigned char* name = nullptr;
-  if (SSL_select_next_proto(&name, chosen_size, members_protocol.data(), members_protocol.size(), offered,
-                            offered_size) != OPENSSL_NPN_NEGOTIATED)
-    return SSL_TLSEXT_ERR_NOACK;
-  *chosen = name;
-  // A node's certificate is no client's for OpenSSL. `check_peer` checks the role.
-  return SSL_set_purpose(ssl, X509_PURPOSE_ANY) == 1 ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
-}
-
 /// Whether a peer with this role may be at the other end.
 bool is_welcome(certificate_role role, const SSL* ssl) {
   if (SSL_is_server(ssl) == 0)
     return includes(role, certificate_role::node);
-  return protocol_of(ssl) == tls_protocol::members ? role != certificate_role::none
-                                                   : includes(role, certificate_role::driver);
+  return includes(role, certificate_role::driver);
 }
 
 /// OpenSSL calls it for each certificate of the peer's chain. Notes the peer, and checks its role.
@@ -186,15 +162,13 @@ expected<std::shared_ptr<const tls_context>> tls_context::make(const tls_files& 
   // OpenSSL checks that the peer's certificate is meant for its end of a connection.
   SSL_CTX_set_verify(settings, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_session_cache_mode(settings, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_alpn_select_cb(settings, choose_protocol, nullptr);
   // A repeated write has the same bytes, but their buffer may have moved.
   SSL_CTX_set_mode(settings,
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
   return result;
 }
 
-tls_session::tls_session(std::shared_ptr<const tls_context> context, tls_role role, int fd, std::string_view dialled,
-                         tls_protocol protocol)
+tls_session::tls_session(std::shared_ptr<const tls_context> context, tls_role role, int fd, std::string_view dialled)
     : context_(std::move(context)), dialled_(dialled), fd_(fd) {
   ERR_clear_error();
   ssl_.reset(SSL_new(context_->settings_.get()));
@@ -214,11 +188,6 @@ tls_session::tls_session(std::shared_ptr<const tls_context> context, tls_role ro
       return;
     }
   }
-  if (role == tls_role::client && protocol == tls_protocol::members &&
-      SSL_set_alpn_protos(ssl_.get(), members_protocol.data(), members_protocol.size()) != 0) {
-    fail_with({errc::internal, fmt::format("is unreachable because OpenSSL failed: {}", last_openssl_error())});
-    return;
-  }
   if (role == tls_role::client)
     SSL_set_connect_state(ssl_.get());
   else
@@ -234,10 +203,6 @@ bool tls_session::expect_name(std::string_view dialled) {
   X509_VERIFY_PARAM_set_hostflags(parameters, X509_CHECK_FLAG_NEVER_CHECK_SUBJECT | X509_CHECK_FLAG_NO_WILDCARDS);
   return (name->is_address ? X509_VERIFY_PARAM_set1_ip_asc(parameters, name->text.c_str())
                            : X509_VERIFY_PARAM_set1_host(parameters, name->text.c_str(), name->text.size())) == 1;
-}
-
-tls_protocol tls_session::protocol() const noexcept {
-  return ssl_ ? protocol_of(ssl_.get()) : tls_protocol::actors;
 }
 
 bool tls_session::is_peer_named(std::string_view host) const {

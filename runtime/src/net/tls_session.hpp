@@ -14,17 +14,9 @@
 
 namespace troupe::runtime {
 
-/// What is spoken over a connection. The client says so in its first message (ALPN), before its certificate is checked.
-enum class tls_protocol : std::uint8_t {
-  /// CAF's, between actor systems. What a client without ALPN speaks.
-  actors,
-  /// The list of a cluster's members (member_messages.hpp).
-  members,
-};
-
 /// The settings shared by all connections with the same keys; reads the key files once. Both ends must present a
 /// certificate of the authority. With keys of a cluster it must not be revoked, and its role must fit: servers accept
-/// drivers, and for `tls_protocol::members` also nodes; clients accept nodes. Only TLS 1.3 is accepted. Sessions are
+/// drivers, and clients accept nodes. Only TLS 1.3 is accepted. Sessions are
 /// not resumed, so each connection is verified.
 class tls_context {
  public:
@@ -73,10 +65,8 @@ enum class tls_status : std::uint8_t {
 /// be attributed to the next connection that uses the thread.
 class tls_session {
  public:
-  /// A client with keys of a cluster accepts only a certificate for `dialled`, a name or an address. `protocol` is what
-  /// a client wants to speak.
-  tls_session(std::shared_ptr<const tls_context> context, tls_role role, int fd, std::string_view dialled = {},
-              tls_protocol protocol = tls_protocol::actors);
+  /// A client with keys of a cluster accepts only a certificate for `dialled`, a name or an address.
+  tls_session(std::shared_ptr<const tls_context> context, tls_role role, int fd, std::string_view dialled = {});
 
   /// Call it first, until it is done. Then a server knows that both ends have accepted the other's certificate. A
   /// client learns from its first `peek` or `read` whether its own was accepted.
@@ -99,9 +89,6 @@ class tls_session {
 
   /// Known as soon as the other end has presented a certificate.
   [[nodiscard]] const tls_peer& peer() const noexcept { return *peer_; }
-
-  /// What both ends have agreed on. Known once the handshake is done.
-  [[nodiscard]] tls_protocol protocol() const noexcept;
 
   /// Whether the other end's certificate is for this name or address.
   [[nodiscard]] bool is_peer_named(std::string_view host) const;

@@ -35,12 +35,6 @@ using collectives::unproven_peers;
 /// All workers of a host may connect to its node at once, from one address.
 constexpr auto limits = unproven_limits{.in_all = 256, .of_source = 192, .time = handshake_limit};
 
-/// Connections about members, of peers with certificates of the cluster.
-constexpr std::size_t most_served = 8192;
-
-/// Numbers the peers that ask about members: doormen may share a service.
-std::atomic<std::uint64_t> next_peer{1};
-
 /// Accepts connections. If no descriptor is left, calls `full`, which may free one for the next attempt.
 class accept_policy {
  public:
@@ -59,11 +53,9 @@ class accept_policy {
 
 class basp_doorman : public caf::io::doorman {
  public:
-  basp_doorman(net::default_multiplexer& multiplexer, int fd, std::shared_ptr<key_source> keys,
-               std::shared_ptr<member_service> members)
+  basp_doorman(net::default_multiplexer& multiplexer, int fd, std::shared_ptr<key_source> keys)
       : caf::io::doorman(net::accept_hdl_from_socket(fd)),
         keys_(std::move(keys)),
-        members_(std::move(members)),
         acceptor_(multiplexer, fd, [this] { drop_oldest(); }),
         timer_(multiplexer, [this] { drop_late(); }) {}
 
@@ -97,10 +89,6 @@ class basp_doorman : public caf::io::doorman {
       auto scribe = waiting_.begin()->second;
       scribe->stream().release();
     }
-    while (!served_.empty()) {
-      auto scribe = served_.begin()->second;
-      scribe->stream().give_up();
-    }
     timer_.stop();
     acceptor_.graceful_shutdown();
     // The multiplexer drops the timer only after it has handled all pending events. It also does not notify an acceptor
@@ -120,20 +108,8 @@ class basp_doorman : public caf::io::doorman {
   void hand_over(basp_scribe* scribe) {
     if (detached())
       return scribe->stream().give_up();
-    if (scribe->stream().protocol() == tls_protocol::members)
-      return serve(scribe);
     parent()->add_scribe(scribe);
     caf::io::doorman::new_connection(&acceptor_.backend(), scribe->hdl());
-  }
-
-  /// It asks about the cluster's members, and does not get to CAF.
-  void serve(basp_scribe* scribe) {
-    if (!members_ || served_.size() >= most_served)
-      return scribe->stream().give_up();
-    const auto id = next_peer.fetch_add(1);
-    served_.emplace(id, scribe);
-    auto self = caf::intrusive_ptr<basp_doorman>{this};
-    scribe->serve(members_, id, [self, id] { self->served_.erase(id); });
   }
 
   void remove_stranger(unproven_peers::ticket place) {
@@ -173,9 +149,6 @@ class basp_doorman : public caf::io::doorman {
   }
 
   std::shared_ptr<key_source> keys_;
-  /// Null where nobody may ask about members.
-  std::shared_ptr<member_service> members_;
-  std::map<std::uint64_t, caf::intrusive_ptr<basp_scribe>> served_;
   actors::refusal_log refusals_;
   net::acceptor_impl<accept_policy> acceptor_;
   deadline_timer timer_;
@@ -191,9 +164,9 @@ caf::io::scribe_ptr make_basp_scribe(net::default_multiplexer& multiplexer, int 
                                         std::move(keys));
 }
 
-caf::io::doorman_ptr make_basp_doorman(net::default_multiplexer& multiplexer, int fd, std::shared_ptr<key_source> keys,
-                                       std::shared_ptr<member_service> members) {
-  return caf::make_counted<basp_doorman>(multiplexer, fd, std::move(keys), std::move(members));
+caf::io::doorman_ptr make_basp_doorman(net::default_multiplexer& multiplexer, int fd,
+                                       std::shared_ptr<key_source> keys) {
+  return caf::make_counted<basp_doorman>(multiplexer, fd, std::move(keys));
 }
 
 } // namespace troupe::runtime

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "net/keys/key_source.hpp"
-#include "net/members/member_session.hpp"
 #include "net/tls_session.hpp"
 
 #include <caf/io/doorman.hpp>
@@ -34,10 +33,8 @@ inline constexpr auto revocation_interval = std::chrono::seconds{2};
 
 /// A listener over a socket, of which it takes ownership; null keys mean unencrypted. Hands a connection to its broker
 /// only after the peer has been verified, logs refused peers, and limits unauthenticated connections
-/// (`unproven_peers`). Peers that ask about members (`tls_protocol::members`) are answered by that service, and refused
-/// where it is null. Callable from any thread.
+/// (`unproven_peers`). Callable from any thread.
 [[nodiscard]] caf::io::doorman_ptr make_basp_doorman(caf::io::network::default_multiplexer& multiplexer, int fd,
-                                                     std::shared_ptr<key_source> keys,
-                                                     std::shared_ptr<member_service> members = nullptr);
+                                                     std::shared_ptr<key_source> keys);
 
 } // namespace troupe::runtime

@@ -1,22 +1,17 @@
 #include <troupe/runtime/node_host.hpp>
 
-#include "jobs/job_service.hpp"
-#include "mirror/shelf_service.hpp"
 #include "monitoring/node_monitor.hpp"
 #include "net/connection.hpp"
 #include "net/host_name.hpp"
 #include "net/keys/certificates.hpp"
 #include "net/keys/key_files.hpp"
 #include "net/keys/key_source.hpp"
-#include "node/entry_links.hpp"
 #include "node/local_launcher.hpp"
-#include "node/membership.hpp"
-#include "node/node_page.hpp"
 #include "node/visible_gpus.hpp"
-#include "programs/program_service.hpp"
 
 #include <troupe/actor_system.hpp>
 #include <troupe/actors/node.hpp>
+#include <troupe/node_names.hpp>
 #include <troupe/runtime/keys.hpp>
 
 #include <caf/all.hpp>
@@ -68,15 +63,6 @@ std::string local_host_name() {
   return name.data();
 }
 
-std::filesystem::path default_state_directory(const endpoint& listen) {
-  const auto* base = std::getenv("XDG_STATE_HOME");
-  const auto* home = std::getenv("HOME");
-  const auto directory = base != nullptr && *base != '\0'
-                             ? std::filesystem::path{base}
-                             : std::filesystem::path{home != nullptr ? home : "/"} / ".local" / "state";
-  return directory / "troupe" / fmt::format("node-{}", listen.port);
-}
-
 namespace {
 
 using namespace std::chrono_literals;
@@ -109,41 +95,16 @@ struct node_keys {
 };
 
 expected<program_source> find_programs(const node_options& options) {
-  if (options.insecure && options.accept_programs)
-    return fail(errc::invalid_argument,
-                "a node that does not know who connects (--insecure) takes no programs: leave --accept-programs out");
   if (!options.program_directory.empty())
-    return program_directory{options.program_directory};
+    return bounding_directory(options.program_directory).map([](program_directory x) {
+      return program_source{std::move(x)};
+    });
   if (is_loopback(options.listen.host) && !options.insecure)
     return drivers_path{};
-  if (options.accept_programs)
-    return sent_programs{};
   return fail(errc::invalid_argument,
-              fmt::format("a node that {} starts only the programs of one directory: name it with --program-dir{}",
+              fmt::format("a node that {} starts only the programs of one directory: name it with --program-dir",
                           options.insecure ? "does not know who connects (--insecure)"
-                                           : "listens beyond loopback, on " + to_string(options.listen),
-                          options.insecure ? "" : ", or let drivers send theirs with --accept-programs"));
-}
-
-/// In the directory of the jobs, none of which can have this name.
-constexpr auto sent_programs_name = ".programs";
-
-std::shared_ptr<node_service> shelf_of(const node_options& options) {
-  if (options.mirror.empty())
-    return std::make_shared<no_shelf>();
-  return std::make_shared<shelf_service>(std::filesystem::absolute(options.mirror));
-}
-
-/// A node that hears no other keeper of a job may be the one that is cut off.
-constexpr auto alone_factor = 6;
-
-/// Why a node with these options cannot host drivers; empty if it can.
-std::string why_no_drivers(const node_options& options) {
-  if (options.insecure || is_loopback(options.listen.host))
-    return {};
-  const auto keys = cluster_keys(options.keys.empty() ? default_key_directory() : options.keys, this_host(),
-                                 certificate_role::driver);
-  return keys ? std::string{} : "a driver there could not command the nodes: " + keys.error().message;
+                                           : "listens beyond loopback, on " + to_string(options.listen)));
 }
 
 constexpr auto look_interval = 1h;
@@ -159,34 +120,14 @@ std::optional<std::int64_t> expiry_of_cluster(const tls_files& files) {
   return std::chrono::duration_cast<std::chrono::seconds>(expiry_of(certificate->get()).time_since_epoch()).count();
 }
 
-/// What a node says of itself before it listens.
-cluster_member describe_self(const resources& offered, const std::map<std::string, std::string>& labels) {
-  cluster_member result;
-  result.host = local_host_name();
-  result.started = static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
-  result.protocol = protocol_version;
-  result.version = TROUPE_VERSION;
-  result.pid = static_cast<std::uint32_t>(::getpid());
-  result.offered = offered;
-  result.free = offered;
-  result.labels = labels;
-  return result;
-}
-
-std::vector<std::string> texts_of(const std::vector<endpoint>& all) {
-  std::vector<std::string> result;
-  for (const auto& each : all)
-    result.push_back(to_string(each));
-  return result;
-}
+/// In seconds since 1970; 0 without a certificate of a cluster.
+using certificate_expiry = std::atomic<std::int64_t>;
 
 /// Reads renewed keys even without new connections, and warns once a day before they expire.
 class key_watch : public caf::event_based_actor {
  public:
-  key_watch(caf::actor_config& cfg, std::shared_ptr<key_source> keys, std::shared_ptr<membership> members)
-      : caf::event_based_actor(cfg), keys_(std::move(keys)), members_(std::move(members)) {}
+  key_watch(caf::actor_config& cfg, std::shared_ptr<key_source> keys, std::shared_ptr<certificate_expiry> expires)
+      : caf::event_based_actor(cfg), keys_(std::move(keys)), expires_(std::move(expires)) {}
 
   caf::behavior make_behavior() override {
     look();
@@ -198,7 +139,7 @@ class key_watch : public caf::event_based_actor {
  private:
   void look() {
     std::ignore = keys_->current();
-    members_->set_certificate_expiry(expiry_of_cluster(keys_->files()));
+    *expires_ = expiry_of_cluster(keys_->files()).value_or(0);
     const auto now = std::chrono::system_clock::now();
     if (const auto warning = expiry_warning(keys_->files(), now);
         !warning.empty() && now - warned_ >= warning_interval) {
@@ -209,7 +150,7 @@ class key_watch : public caf::event_based_actor {
   }
 
   std::shared_ptr<key_source> keys_;
-  std::shared_ptr<membership> members_;
+  std::shared_ptr<certificate_expiry> expires_;
   std::chrono::system_clock::time_point warned_;
 };
 
@@ -233,8 +174,6 @@ class node_host::impl {
 
   impl(const node_options& options, node_keys keys, program_source programs, std::vector<std::string> devices)
       : keys_(std::move(keys)),
-        sent_programs_(options.accept_programs ? std::make_shared<program_cache>(*options.accept_programs) : nullptr),
-        programs_(std::make_shared<const program_finder>(std::move(programs), sent_programs_)),
         config_(make_config(keys_.for_workers(), is_loopback(options.listen.host))),
         system_(*config_),
         entry_(std::make_shared<worker_entry>(keys_.for_workers())) {
@@ -243,8 +182,6 @@ class node_host::impl {
     offered_.gpus = static_cast<double>(devices.size());
     offered_.memory_bytes = options.memory_bytes.value_or(offered_.memory_bytes);
     offered_.custom = options.custom;
-    members_ =
-        std::make_shared<membership>(describe_self(offered_, options.labels), texts_of(options.join), options.log);
     actors::node_config config{local_host_name(),  reachable_name(options.listen.host),
                                offered_,           options.log,
                                std::move(devices), options.labels};
@@ -252,23 +189,21 @@ class node_host::impl {
       monitor_ = std::make_shared<node_monitor>();
       config.publish = [monitor = monitor_](actors::node_figures x) { monitor->publish(std::move(x)); };
     }
-    config.on_status = [members = members_](const actors::node_status& now) {
-      members->set_status(now.phase, now.free, now.runs);
+    config.version = TROUPE_VERSION;
+    config.certificate_expires = [expires = expires_]() -> std::optional<std::int64_t> {
+      const auto seconds = expires->load();
+      return seconds > 0 ? std::optional{seconds} : std::nullopt;
     };
-    node_ = actors::spawn_node(system_, std::move(config), make_local_launcher(programs_, entry_));
+    node_ =
+        actors::spawn_node(system_, std::move(config),
+                           make_local_launcher(std::make_shared<const program_finder>(std::move(programs)), entry_));
     if (keys_.outer)
-      key_watch_ = system_.spawn<key_watch>(keys_.outer, members_);
+      key_watch_ = system_.spawn<key_watch>(keys_.outer, expires_);
     if (!is_loopback(options.listen.host))
       local_peers_ = system_.spawn(keep_local_peers);
   }
 
   ~impl() {
-    dashboard_.reset();
-    // Before the node's own processes: drivers would see their workers end.
-    members_->close_services();
-    jobs_.reset();
-    // While the port is open: whoever asks an entry node meanwhile may still dial this one.
-    links_.reset();
     {
       auto self = caf::scoped_actor{system_};
       for (const auto& each : {key_watch_, local_peers_})
@@ -293,69 +228,15 @@ class node_host::impl {
       if (auto listens = monitor_->listen(*metrics); !listens)
         return fail(listens.error().code, "--metrics: " + listens.error().message);
     }
-    TROUPE_TRY(auto port, publish(node_, listen, keys_.outer, members_));
+    TROUPE_TRY(auto port, publish(node_, listen, keys_.outer));
     address_ = {listen.host, port};
     if (is_loopback(listen.host))
       entry_->open(address_);
-    const auto address = to_string(endpoint{reachable_name(listen.host), port});
-    const auto state = options.state.empty() ? default_state_directory(address_) : options.state;
-    if (sent_programs_)
-      sent_programs_->open(state / sent_programs_name);
-    TROUPE_TRY(auto jobs, job_host::make({state,
-                                          job_programs{programs_},
-                                          address,
-                                          options.insecure,
-                                          options.keys,
-                                          {.lost_after = options.take_over_after,
-                                           .lost_alone = options.take_over_after * alone_factor},
-                                          why_no_drivers(options),
-                                          options.log}));
-    jobs_ = std::make_shared<job_service>(std::move(jobs), member_access{options.keys, options.insecure});
-    members_->open(address,
-                   [node = caf::actor_cast<caf::weak_actor_ptr>(node_),
-                    hosted = std::weak_ptr{jobs_}](const member_command& what) {
-                     if (const auto moved = hosted.lock(); moved && what.what == member_command::kind::drain)
-                       moved->jobs().hand_over(false);
-                     if (const auto strong = node.lock())
-                       obey(caf::actor_cast<actors::node_actor>(strong), what);
-                   },
-                   {{"job", jobs_},
-                    {"jobs", jobs_},
-                    {"mirror", shelf_of(options)},
-                    {"program", std::make_shared<program_service>(programs_)}});
-    if (options.dashboard)
-      TROUPE_TRY(open_page(options, address));
     return {};
-  }
-
-  expected<void> open_page(const node_options& options, const std::string& address) {
-    page_ = std::make_unique<node_page>(
-        address, *members_, jobs_->jobs(),
-        why_no_drivers(options).empty() ? std::optional{member_access{options.keys, options.insecure}} : std::nullopt);
-    auto page = *options.dashboard;
-    page.place = "jobs of the node " + address;
-    page.runs = [this]() -> expected<std::vector<std::filesystem::path>> { return page_->runs(); };
-    page.cluster = [this] { return page_->cluster(); };
-    auto opened = dashboard::open(std::move(page));
-    if (!opened)
-      return fail(opened.error().code, "--dashboard: " + opened.error().message);
-    dashboard_ = std::move(*opened);
-    return {};
-  }
-
-  void join(const std::vector<endpoint>& entries) { links_.emplace(members_, entries, keys_.outer); }
-
-  static void obey(const actors::node_actor& node, const member_command& what) {
-    if (what.what == member_command::kind::drain)
-      caf::anon_send(node, actors::drain_node{static_cast<std::uint64_t>(what.patience.count())});
-    else
-      caf::anon_send(node, actors::resume_node{});
   }
 
   /// Asks the drivers to move their workers away. Sets `drained_` when none is left or the grace period is over.
   void drain(std::chrono::milliseconds grace) {
-    jobs_->jobs().hand_over(true);
-    grace_ends_ = std::chrono::steady_clock::now() + grace;
     system_.spawn([node = node_, grace, done = drained_](caf::event_based_actor* self) {
       auto finish = [done] { *done = true; };
       self->request(node, caf::infinite, actors::drain_request{static_cast<std::uint64_t>(grace.count())})
@@ -375,17 +256,10 @@ class node_host::impl {
   }
 
   node_keys keys_;
-  /// Null for a node that takes no programs.
-  std::shared_ptr<program_cache> sent_programs_;
-  std::shared_ptr<const program_finder> programs_;
   std::unique_ptr<caf::actor_system_config> config_;
   caf::actor_system system_;
   std::shared_ptr<worker_entry> entry_;
-  std::shared_ptr<membership> members_;
-  std::shared_ptr<job_service> jobs_;
-  std::unique_ptr<node_page> page_;
-  std::unique_ptr<dashboard> dashboard_;
-  std::optional<entry_links> links_;
+  const std::shared_ptr<certificate_expiry> expires_ = std::make_shared<certificate_expiry>(0);
   actors::node_actor node_;
   caf::actor key_watch_;
   caf::actor local_peers_;
@@ -393,7 +267,6 @@ class node_host::impl {
   std::shared_ptr<node_monitor> monitor_;
   endpoint address_;
   resources offered_;
-  std::chrono::steady_clock::time_point grace_ends_;
   std::shared_ptr<std::atomic<bool>> drained_ = std::make_shared<std::atomic<bool>>(false);
 };
 
@@ -405,7 +278,6 @@ expected<node_host> node_host::start(const node_options& options) {
   init_meta_objects();
   auto state = std::make_unique<impl>(options, std::move(keys), std::move(programs), std::move(devices));
   TROUPE_TRY(state->open(options));
-  state->join(options.join);
   return node_host{std::move(state)};
 }
 
@@ -423,15 +295,11 @@ void node_host::drain(std::chrono::milliseconds grace) {
 }
 
 bool node_host::drained() const noexcept {
-  return *impl_->drained_ && (!impl_->jobs_->jobs().is_busy() || std::chrono::steady_clock::now() > impl_->grace_ends_);
+  return *impl_->drained_;
 }
 
 std::optional<endpoint> node_host::metrics_address() const {
   return impl_->monitor_ ? std::optional{impl_->monitor_->address()} : std::nullopt;
-}
-
-std::string node_host::dashboard_url() const {
-  return impl_->dashboard_ ? impl_->dashboard_->url() : std::string{};
 }
 
 const resources& node_host::offered() const noexcept {

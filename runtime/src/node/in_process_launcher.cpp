@@ -124,12 +124,18 @@ class in_process_launcher : public actors::process_launcher {
       std::fputs("warning: the training function does not return, and goes on until this process ends\n", stderr);
   }
 
-  expected<std::string> open(const open_run& request) override {
-    TROUPE_TRY(auto own, own_program());
-    if (own.build_id != request.build_id)
-      return fail(errc::program_mismatch, "a run with scaling.num_workers = 0 trains in the driver's process, and "
-                                          "cannot have workers of another program");
-    return own.path;
+  std::function<expected<actors::found_program>()> search(const open_run& request) override {
+    return [build = request.build_id]() -> expected<actors::found_program> {
+      TROUPE_TRY(auto own, own_program());
+      if (own.build_id != build)
+        return fail(errc::program_mismatch, "a run with scaling.num_workers = 0 trains in the driver's process, and "
+                                            "cannot have workers of another program");
+      return actors::found_program{std::move(own.path)};
+    };
+  }
+
+  void open(const run_id& /*run*/, const actors::found_program& /*program*/) override {
+    // It runs already.
   }
 
   void start(const actors::launch_request& request) override {

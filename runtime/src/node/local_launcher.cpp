@@ -108,11 +108,17 @@ class local_launcher : public actors::process_launcher {
     return {};
   }
 
-  expected<std::string> open(const open_run& request) override {
-    TROUPE_TRY(auto program, finder_->find(request.program_path, request.build_id));
-    auto result = program.identity().path;
-    programs_.insert_or_assign(request.run, std::make_shared<const program_file>(std::move(program)));
-    return result;
+  std::function<expected<actors::found_program>()> search(const open_run& request) override {
+    return
+        [finder = finder_, path = request.program_path, build = request.build_id]() -> expected<actors::found_program> {
+          TROUPE_TRY(auto program, finder->find(path, build));
+          auto kept = std::make_shared<const program_file>(std::move(program));
+          return actors::found_program{kept->identity().path, kept};
+        };
+  }
+
+  void open(const run_id& run, const actors::found_program& program) override {
+    programs_.insert_or_assign(run, std::static_pointer_cast<const program_file>(program.handle));
   }
 
   void start(const actors::launch_request& request) override {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "programs/program_finder.hpp"
+#include "node/program_finder.hpp"
 
 #include <troupe/actors/process_launcher.hpp>
 #include <troupe/config.hpp>

@@ -178,9 +178,8 @@ struct run_config {
 
 /// A second place for a run's checkpoints and results, which are copied there behind training's back.
 struct mirror_config {
-  /// A directory on another device or host; `rclone:REMOTE:PATH` for what rclone reaches, with rclone's own
-  /// configuration; or `node:HOST:PORT[/PATH]` for a caf-node that keeps mirrors (`--mirror`). The run's copy is `to /
-  /// name`, laid out like the run's directory. Empty: there is no mirror.
+  /// A directory on another device or host, or `rclone:REMOTE:PATH` for what rclone reaches, with rclone's own
+  /// configuration. The run's copy is `to / name`, laid out like the run's directory. Empty: there is no mirror.
   std::string to = {};
   /// The number of latest checkpoints to keep there; at least 1. The best by `checkpoint_config::score_attribute` are
   /// kept as well.
@@ -268,16 +267,34 @@ struct failure_config {
   std::uint64_t background_transfer_above_bytes = std::uint64_t{16} << 20;
 };
 
+/// Where a driver asks which nodes it may use: when it begins, and every few seconds after that. Nodes that come get
+/// workers; nodes that do not answer are passed over, and tried again; a node that three answers in a row do not name
+/// is left, its workers between two steps. An answer that cannot be had, or names no node, changes nothing.
+struct node_source {
+  enum class kind : std::uint8_t {
+    none,
+    /// A file, as `parse_hosts` reads it.
+    hosts_file,
+    /// A name: the nodes are the hosts and ports of its SRV records; with `:PORT` behind it, the addresses that it has,
+    /// with this port.
+    dns_name,
+    /// A program, which prints the lines of a host file within 10 seconds.
+    script,
+  };
+  kind what = kind::none;
+  std::string where = {};
+
+  [[nodiscard]] bool is_set() const noexcept { return what != kind::none; }
+  bool operator==(const node_source&) const = default;
+};
+
 /// On which nodes to run.
 struct cluster_config {
-  /// `HOST:PORT` of each caf-node; empty: the nodes are those of `entry`, or the driver hosts a node itself and the
-  /// workers run on this machine.
+  /// `HOST:PORT` of each caf-node. The run needs them all. Empty: the nodes are those of `discover`, or the driver
+  /// hosts a node itself and the workers run on this machine.
   std::vector<std::string> nodes;
-  /// At most so many workers of the run on these nodes, by their addresses as in `nodes`.
-  std::map<std::string, std::uint32_t> slots = {};
-  /// `HOST:PORT` of entry nodes of a cluster. The run's nodes are the members that one of them lists, also those that
-  /// come later. Instead of `nodes`.
-  std::vector<std::string> entry = {};
+  /// Where the driver asks which nodes there are, instead of `nodes`.
+  node_source discover = {};
   /// Connects without TLS. Anyone who reaches a port can then run code as its owner.
   bool insecure = false;
   /// Directory of the keys; empty: `$TROUPE_KEYS`, else `~/.config/troupe/keys`.
@@ -292,7 +309,7 @@ struct cluster_config {
   std::chrono::milliseconds connect_timeout{3'000};
 
   /// Whether workers run on this machine alone, on a node that the driver hosts.
-  [[nodiscard]] bool is_embedded() const noexcept { return nodes.empty() && entry.empty(); }
+  [[nodiscard]] bool is_embedded() const noexcept { return nodes.empty() && !discover.is_set(); }
 };
 
 /// Where a run's metrics go, besides the files in its directory. None of it takes time from a step, and none of it can
@@ -303,11 +320,6 @@ struct monitoring_config {
   /// `HOST:PORT` of the driver's HTTP endpoint, with `/metrics` for Prometheus, `/healthz` and `/readyz`; port 0: the
   /// system chooses one, and a notice names it. Empty: nothing listens. Whoever reaches it can read, and only read.
   std::string metrics_address = {};
-  /// The URL of an MLflow tracking server, as in `http://127.0.0.1:5000`; empty for none. User and password, or a
-  /// token, come from the variables of MLflow's own clients: MLFLOW_TRACKING_USERNAME, _PASSWORD, _TOKEN.
-  std::string mlflow_tracking_uri = {};
-  /// The experiment that the run belongs to there; created if there is none.
-  std::string mlflow_experiment = "Default";
 };
 
 /// The complete configuration of a trainer.
@@ -324,7 +336,7 @@ struct trainer_config {
   /// run is resumed.
   nlohmann::json options = nlohmann::json::object();
   /// A checkpoint's directory, or a run's for its latest, whose state a new run starts with; empty for none. A mirror's
-  /// `rclone:REMOTE:PATH/NAME` or `node:HOST:PORT/NAME` is fetched into the run's directory.
+  /// `rclone:REMOTE:PATH/NAME` is fetched into the run's directory.
   std::filesystem::path load_checkpoint = {};
   /// How that state maps to this run's.
   load_options load = {};
@@ -350,13 +362,5 @@ struct endpoint {
 [[nodiscard]] expected<endpoint> parse_endpoint(const std::string& text);
 
 [[nodiscard]] std::string to_string(const endpoint& where);
-
-/// The port of a caf-node whose port is not said, in a host file.
-inline constexpr std::uint16_t default_node_port = 4000;
-
-/// Sets `nodes` and `slots` from the text of a host file: a line for each host, `HOST[:PORT] [slots=N]`; empty lines,
-/// and what follows `#`, do not count. Fails with `errc::invalid_argument`, naming the line, and for a file without
-/// hosts. `name` is the file's, for messages.
-[[nodiscard]] expected<void> take_host_file(cluster_config& cluster, const std::string& name, const std::string& text);
 
 } // namespace troupe

@@ -47,15 +47,6 @@ expected<void> validate(const monitoring_config& config) {
     if (const auto where = parse_endpoint(config.metrics_address); !where)
       return fail(errc::invalid_argument,
                   fmt::format("monitoring.metrics_address (--metrics): {}", where.error().message));
-  const auto& uri = config.mlflow_tracking_uri;
-  if (!uri.empty() && !uri.starts_with("http://") && !uri.starts_with("https://"))
-    return fail(errc::invalid_argument,
-                fmt::format("monitoring.mlflow_tracking_uri (--mlflow) is '{}': give the http:// or https:// URL of a "
-                            "tracking server (`mlflow server` starts one)",
-                            uri));
-  if (!uri.empty() && config.mlflow_experiment.empty())
-    return fail(errc::invalid_argument, "monitoring.mlflow_experiment (--mlflow-experiment) is empty: name the "
-                                        "experiment that the run belongs to");
   return {};
 }
 
@@ -75,31 +66,14 @@ expected<void> validate_addresses(std::vector<std::string> addresses, std::strin
 
 expected<void> validate_nodes(const cluster_config& cluster) {
   TROUPE_TRY(validate_addresses(cluster.nodes, "node"));
-  TROUPE_TRY(validate_addresses(cluster.entry, "entry node"));
-  if (!cluster.nodes.empty() && !cluster.entry.empty())
-    return fail(errc::invalid_argument, "cluster.nodes and cluster.entry are both set: give the nodes themselves "
-                                        "(--nodes, --hosts), or entry nodes that list them (--cluster)");
-  for (const auto& [node, most] : cluster.slots)
-    if (std::ranges::find(cluster.nodes, node) == cluster.nodes.end())
-      return fail(errc::invalid_argument,
-                  fmt::format("cluster.slots names {}, which is not among cluster.nodes", node));
+  const auto& source = cluster.discover;
+  if (!cluster.nodes.empty() && source.is_set())
+    return fail(errc::invalid_argument,
+                "cluster.nodes and cluster.discover are both set: name the nodes themselves, or "
+                "where to ask for them");
+  if (source.is_set() && source.where.empty())
+    return fail(errc::invalid_argument, "cluster.discover names no file, no name and no script");
   return {};
-}
-
-/// What is left of a line without its comment and the space around it.
-std::string_view trimmed(std::string_view line) {
-  constexpr auto space = " \t\r";
-  line = line.substr(0, line.find('#'));
-  const auto first = line.find_first_not_of(space);
-  return first == std::string_view::npos ? std::string_view{}
-                                         : line.substr(first, line.find_last_not_of(space) - first + 1);
-}
-
-/// HOST, HOST:PORT or [IPV6]:PORT. An address of IPv6 needs its brackets.
-expected<std::string> parse_host_of_file(const std::string& text) {
-  const auto has_port = text.ends_with(']') ? false : text.find(':') != std::string::npos;
-  TROUPE_TRY(const auto where, parse_endpoint(has_port ? text : fmt::format("{}:{}", text, default_node_port)));
-  return to_string(where);
 }
 
 } // namespace
@@ -119,7 +93,7 @@ expected<void> validate(const trainer_config& config) {
                                                     to_string(scaling.num_workers)));
   if (scaling.num_workers.max == 0 && !config.cluster.is_embedded())
     return fail(errc::invalid_argument, "scaling.num_workers is 0: a run that trains in the driver's process takes no "
-                                        "cluster.nodes or cluster.entry");
+                                        "cluster.nodes or cluster.discover");
   if (scaling.shards == 0)
     return fail(errc::invalid_argument, "scaling.shards is 0: a batch needs at least one shard (the default is 8)");
   if (scaling.shards > 65536)
@@ -286,44 +260,6 @@ expected<endpoint> parse_endpoint(const std::string& text) {
 std::string to_string(const endpoint& where) {
   auto bare = where.host.find(':') == std::string::npos;
   return bare ? fmt::format("{}:{}", where.host, where.port) : fmt::format("[{}]:{}", where.host, where.port);
-}
-
-expected<void> take_host_file(cluster_config& cluster, const std::string& name, const std::string& text) {
-  cluster.nodes.clear();
-  cluster.slots.clear();
-  std::size_t number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const auto end = std::min(text.find('\n', begin), text.size());
-    const auto line = trimmed(std::string_view{text}.substr(begin, end - begin));
-    begin = end + 1;
-    ++number;
-    if (line.empty())
-      continue;
-    const auto wrong = [&](const std::string& why) {
-      return fail(errc::invalid_argument, fmt::format("{}:{}: {}", name, number, why));
-    };
-    const auto host_end = std::min(line.find_first_of(" \t"), line.size());
-    const auto address = parse_host_of_file(std::string{line.substr(0, host_end)});
-    if (!address)
-      return wrong(address.error().message);
-    if (std::ranges::find(cluster.nodes, *address) != cluster.nodes.end())
-      return wrong(fmt::format("node '{}' is listed more than once", *address));
-    cluster.nodes.push_back(*address);
-    const auto rest = trimmed(line.substr(host_end));
-    if (rest.empty())
-      continue;
-    constexpr std::string_view key = "slots=";
-    std::uint32_t slots = 0;
-    const auto digits = rest.starts_with(key) ? rest.substr(key.size()) : std::string_view{};
-    const auto [last, code] = std::from_chars(digits.data(), digits.data() + digits.size(), slots);
-    if (digits.empty() || code != std::errc{} || last != digits.data() + digits.size() || slots == 0)
-      return wrong(fmt::format("'{}' is not slots=N with the most workers of this host, from 1", rest));
-    cluster.slots[*address] = slots;
-  }
-  if (cluster.nodes.empty())
-    return fail(errc::invalid_argument,
-                fmt::format("{}: names no host: write a line HOST[:PORT] [slots=N] for each", name));
-  return {};
 }
 
 } // namespace troupe

@@ -1,19 +1,15 @@
 #include <troupe/mirror_place.hpp>
 
-#include <troupe/config.hpp>
-
 #include <troupe/serialization/checkpoint/directory.hpp>
 
 #include <fmt/format.h>
-
-#include <algorithm>
 
 namespace troupe {
 
 namespace {
 
 constexpr std::string_view rclone_prefix = "rclone:";
-constexpr std::string_view node_prefix = "node:";
+constexpr std::string_view removed_node_prefix = "node:";
 
 /// Without slashes at its end; "/" stays.
 std::string_view without_trailing_slashes(std::string_view place) {
@@ -38,50 +34,21 @@ std::optional<std::string> rclone_path_of(std::string_view place) {
   return std::string{place.substr(rclone_prefix.size())};
 }
 
-std::optional<node_place> node_place_of(std::string_view place) {
-  if (!place.starts_with(node_prefix))
-    return std::nullopt;
-  place = without_trailing_slashes(place.substr(node_prefix.size()));
-  const auto slash = place.find('/');
-  auto result = node_place{std::string{place.substr(0, slash)},
-                           std::string{slash == std::string_view::npos ? std::string_view{} : place.substr(slash + 1)}};
-  if (const auto where = parse_endpoint(result.address); !where || where->port == 0)
-    return std::nullopt;
-  return result;
-}
-
-bool is_plain_path(std::string_view path) {
-  constexpr std::size_t longest_name = 255;
-  for (std::size_t begin = 0;;) {
-    const auto end = std::min(path.find('/', begin), path.size());
-    const auto name = path.substr(begin, end - begin);
-    const auto is_odd = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\\' || c == 0x7f; };
-    if (name.empty() || name.front() == '.' || name.size() > longest_name || std::ranges::any_of(name, is_odd))
-      return false;
-    if (end == path.size())
-      return true;
-    begin = end + 1;
-  }
-}
-
 bool is_remote_place(std::string_view place) {
-  return place.starts_with(rclone_prefix) || place.starts_with(node_prefix);
+  return place.starts_with(rclone_prefix);
 }
 
 expected<void> validate_mirror_place(std::string_view place) {
   if (place.empty())
-    return fail(errc::invalid_argument, "it is empty: name a directory, rclone:REMOTE:PATH or node:HOST:PORT");
+    return fail(errc::invalid_argument, "it is empty: name a directory or rclone:REMOTE:PATH");
   if (place.find_first_of(std::string_view{"\n\0", 2}) != std::string_view::npos)
     return fail(errc::invalid_argument, "it has a line break or a zero byte");
-  if (place.starts_with(node_prefix)) {
-    const auto node = node_place_of(place);
-    if (!node || (!node->path.empty() && !is_plain_path(node->path)))
-      return fail(errc::invalid_argument,
-                  fmt::format("'{}' is not node:HOST:PORT or node:HOST:PORT/PATH, as in node:10.0.0.7:4000/runs, with "
-                              "names that do not begin with a period",
-                              place));
-    return {};
-  }
+  if (place.starts_with(removed_node_prefix))
+    return fail(
+        errc::invalid_argument,
+        fmt::format("'{}': nodes keep no mirrors any more. Name a directory that the hosts share, or a host with "
+                    "rclone, as in rclone::sftp,host=HOST:runs",
+                    place));
   const auto remote = rclone_path_of(place);
   if (!remote)
     return {};

@@ -6,7 +6,7 @@
 #include "remote/replica_run.hpp"
 
 #include <troupe/actor_system.hpp>
-#include <troupe/runtime/members.hpp>
+#include <troupe/runtime/nodes.hpp>
 #include <troupe/serialization/files/temporary_directory.hpp>
 
 #include <caf/actor_system.hpp>
@@ -45,12 +45,11 @@ void print(std::string_view line) {
 
 /// The nodes that replicas start on.
 expected<std::vector<std::string>> find_nodes(const remote_config& config) {
-  const auto& cluster = config.cluster;
-  if (cluster.entry.empty())
-    return cluster.nodes;
-  TROUPE_TRY(const auto members,
-             runtime::list_members(cluster.entry, {cluster.keys, cluster.insecure, cluster.connect_timeout}));
-  return nodes_for_replicas(members, {config.node_labels, config.resources_per_replica});
+  if (!config.cluster.discover.is_set())
+    return config.cluster.nodes;
+  TROUPE_TRY(const auto addresses, runtime::addresses_of(config.cluster));
+  return nodes_for_replicas(runtime::ask_nodes(addresses, config.cluster),
+                            {config.node_labels, config.resources_per_replica});
 }
 
 /// An actor system that is made and destroyed in one thread, whichever threads make and destroy this: CAF's destructor

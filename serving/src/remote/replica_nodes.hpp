@@ -1,8 +1,8 @@
 #pragma once
 
 #include <troupe/error.hpp>
-#include <troupe/member.hpp>
 #include <troupe/resources.hpp>
+#include <troupe/runtime/nodes.hpp>
 
 #include <map>
 #include <span>
@@ -17,9 +17,9 @@ struct replica_needs {
   resources each = {};
 };
 
-/// The addresses of the members that take replicas: available, with the labels, and with capacity for one, whoever has
+/// The addresses of the nodes that take replicas: available, with the labels, and with capacity for one, whoever has
 /// it now. Fails with `errc::unsatisfiable`, naming what is lacking. Pure.
-[[nodiscard]] expected<std::vector<std::string>> nodes_for_replicas(std::span<const listed_member> members,
+[[nodiscard]] expected<std::vector<std::string>> nodes_for_replicas(std::span<const runtime::asked_node> nodes,
                                                                     const replica_needs& needs);
 
 } // namespace troupe::serving

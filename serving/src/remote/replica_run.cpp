@@ -47,7 +47,7 @@ trainer_config config_of(const remote_config& given, const std::string& node) {
   result.scaling.wait_for_resources = given.wait_for_resources;
   result.scaling.wait_for_workers = 10s;
   result.cluster = given.cluster;
-  result.cluster.entry.clear();
+  result.cluster.discover = {};
   result.cluster.nodes.clear();
   if (!node.empty())
     result.cluster.nodes.push_back(node);

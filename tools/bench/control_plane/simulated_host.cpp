@@ -89,7 +89,10 @@ class simulated_launcher : public actors::process_launcher {
  public:
   explicit simulated_launcher(std::shared_ptr<crowd> workers) : workers_(std::move(workers)) {}
 
-  expected<std::string> open(const open_run& request) override { return request.program_path; }
+  std::function<expected<actors::found_program>()> search(const open_run& request) override {
+    return [path = request.program_path]() -> expected<actors::found_program> { return actors::found_program{path}; };
+  }
+  void open(const run_id&, const actors::found_program&) override {}
   void start(const actors::launch_request& request) override { workers_->start(request); }
   void kill(const run_id&) override { workers_->kill_all(); }
   void kill(const run_id&, worker_id worker) override { workers_->kill(worker); }

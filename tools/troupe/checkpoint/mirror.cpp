@@ -13,9 +13,9 @@
 
 namespace troupe::tool {
 
-int list_mirror(const list_arguments& given, const runtime::mirror_access& how) {
+int list_mirror(const list_arguments& given, const std::string& rclone) {
   const auto wanted = parse_mirrored_run(given.path.string());
-  auto mirror = runtime::open_mirror(wanted.place, how);
+  auto mirror = runtime::open_mirror(wanted.place, rclone);
   if (!mirror)
     return complain(mirror.error());
   const auto content = (*mirror)->list({});
@@ -44,7 +44,7 @@ int fetch(const fetch_arguments& given) {
   auto wanted = parse_mirrored_run(given.from);
   if (given.step)
     wanted.step = step_id{*given.step};
-  auto mirror = runtime::open_mirror(wanted.place, given.mirror);
+  auto mirror = runtime::open_mirror(wanted.place, given.rclone);
   if (!mirror)
     return complain(mirror.error());
   const auto content = (*mirror)->list({});

@@ -12,15 +12,14 @@
 /// The subcommands of `troupe checkpoint` that read from a mirror: see commands.hpp.
 namespace troupe::tool {
 
-/// Lists the checkpoints of a run at a mirror, `rclone:REMOTE:PATH/RUN` or `node:HOST:PORT/RUN`, and whether they are
-/// complete.
-[[nodiscard]] int list_mirror(const list_arguments& given, const runtime::mirror_access& how);
+/// Lists the checkpoints of a run at a mirror, `rclone:REMOTE:PATH/RUN`, and whether they are complete.
+[[nodiscard]] int list_mirror(const list_arguments& given, const std::string& rclone);
 
 struct fetch_arguments {
   std::string from;
   std::filesystem::path to;
   std::optional<std::uint64_t> step;
-  runtime::mirror_access mirror = {};
+  std::string rclone = "rclone";
   output_format output = output_format::text;
 };
 

@@ -80,12 +80,12 @@ int report(const report_arguments& given) {
   const auto run = open_run(given.which);
   if (!run)
     return trouble("report", run.error().message);
-  const auto page = runtime::render_report((*run)->directory(), ask_or_read(**run).status);
+  const auto page = runtime::render_report(run->directory(), ask_or_read(*run).status);
   if (given.output == "-") {
     std::fwrite(page.data(), 1, page.size(), stdout);
     return exit_good;
   }
-  const auto path = given.output.empty() ? fs::path{(*run)->name() + "-report.html"} : given.output;
+  const auto path = given.output.empty() ? fs::path{run->name() + "-report.html"} : given.output;
   if (!write_whole(path, page))
     return trouble("report", fmt::format("{} cannot be written", path.string()));
   fmt::print("{}\n", path.string());
@@ -96,7 +96,7 @@ int plot(const plot_arguments& given) {
   const auto run = open_run(given.which);
   if (!run)
     return trouble("plot", run.error().message);
-  runtime::story_reader reader{(*run)->directory()};
+  runtime::story_reader reader{run->directory()};
   reader.read();
   auto curves = reader.curves();
   std::erase_if(curves, [](const auto& each) { return each.points.empty(); });
@@ -117,7 +117,7 @@ int plot(const plot_arguments& given) {
   }
   const auto events = reader.to_json()["events"];
   if (!given.svg.empty() || !given.png.empty()) {
-    const auto picture = to_svg((*run)->name(), curves, events);
+    const auto picture = to_svg(run->name(), curves, events);
     if (!given.svg.empty() && !write_whole(given.svg, picture))
       return trouble("plot", fmt::format("{} cannot be written", given.svg.string()));
     if (!given.png.empty())

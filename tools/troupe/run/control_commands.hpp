@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,24 +15,16 @@
 /// driver is lost), `exit_trouble` if there is nobody to ask.
 namespace troupe::tool {
 
-/// Where to look for jobs.
-struct cluster_choice {
-  /// Entry nodes; empty: nowhere.
-  std::vector<std::string> entries;
-  runtime::member_access access;
-};
-
 /// Which run.
 struct run_choice {
-  /// A directory, a name in `storage`, or a job of the cluster.
+  /// A directory, or a name in `storage`.
   std::string run;
   std::filesystem::path storage = "runs";
-  cluster_choice cluster;
   output_format output = output_format::text;
 };
 
-/// The run that is meant: on this machine, else in the cluster. Fails with where it looked.
-[[nodiscard]] expected<std::unique_ptr<runtime::run_access>> open_run(const run_choice& which);
+/// The run that is meant. Fails with where it looked.
+[[nodiscard]] expected<runtime::run_access> open_run(const run_choice& which);
 
 /// What is known of a run.
 struct known_status {
@@ -43,15 +34,14 @@ struct known_status {
 };
 
 /// Its driver's answer, or else what its files tell.
-[[nodiscard]] known_status ask_or_read(runtime::run_access& run);
+[[nodiscard]] known_status ask_or_read(const runtime::run_access& run);
 
 struct list_runs_arguments {
-  std::filesystem::path storage;
-  cluster_choice cluster;
+  std::filesystem::path storage = "runs";
   output_format output = output_format::text;
 };
 
-/// Lists the runs of a storage directory, or the jobs of a cluster, with what they do.
+/// Lists the runs of a storage directory, with what they do.
 [[nodiscard]] int list_all_runs(const list_runs_arguments& given);
 
 /// Shows what a run does. `exit_found` if it has failed or its driver is lost.
@@ -98,8 +88,6 @@ struct save_arguments {
 struct logs_arguments {
   run_choice which;
   std::optional<std::uint32_t> rank;
-  /// What the driver of a job wrote, instead.
-  bool is_drivers = false;
   bool follows = false;
   /// Of each log, the last so many lines; nothing: all.
   std::optional<std::uint64_t> lines;

@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <system_error>
 #include <thread>
 
 namespace troupe::tool {
@@ -37,38 +36,6 @@ void print(const known_log& from, const std::string& line, output_format output)
     fmt::print("[worker {}] {}\n", from.worker, line);
   }
 }
-
-/// The log of a job's driver.
-class driver_log_reader {
- public:
-  driver_log_reader(const std::filesystem::path& run, const logs_arguments& given)
-      : path_(run / "driver.log"), log_(path_), given_(given) {
-    if (given.lines)
-      log_.skip_to_last(*given.lines);
-  }
-
-  std::size_t read() {
-    log_.read([this](const std::string& line) { print(line); });
-    std::fflush(stdout);
-    auto code = std::error_code{};
-    return std::filesystem::exists(path_, code) ? 1 : 0;
-  }
-
-  void finish() {
-    log_.flush([this](const std::string& line) { print(line); });
-  }
-
- private:
-  void print(const std::string& line) const {
-    fmt::print("{}\n", given_.which.output == output_format::json
-                           ? json{{"line", line}}.dump(-1, ' ', false, json::error_handler_t::replace)
-                           : line);
-  }
-
-  std::filesystem::path path_;
-  worker_log log_;
-  const logs_arguments& given_;
-};
 
 /// The logs that were asked for, and those that come to be while they are followed.
 class log_reader {
@@ -106,14 +73,12 @@ class log_reader {
 };
 
 /// Prints until the end, or for as long as the run has a driver. Returns how many logs there were.
-template <class Reader>
-expected<std::size_t> print_all(Reader& reader, runtime::run_access& run, const logs_arguments& given) {
+std::size_t print_all(log_reader& reader, const runtime::run_access& run, const logs_arguments& given) {
   auto goes_on = given.follows;
   auto count = std::size_t{0};
   do {
     // What is written before the driver goes is read after it.
     goes_on = goes_on && run.has_driver();
-    TROUPE_TRY(run.refresh());
     count = reader.read();
     if (goes_on)
       std::this_thread::sleep_for(look_interval);
@@ -128,22 +93,9 @@ int logs(const logs_arguments& given) {
   const auto run = open_run(given.which);
   if (!run)
     return complain(run.error());
-  auto count = expected<std::size_t>{0};
-  if (given.is_drivers) {
-    auto reader = driver_log_reader{(*run)->directory(), given};
-    count = print_all(reader, **run, given);
-  } else {
-    auto reader = log_reader{(*run)->directory(), given};
-    count = print_all(reader, **run, given);
-  }
-  if (!count)
-    return complain(count.error());
-  if (*count > 0)
+  auto reader = log_reader{run->directory(), given};
+  if (print_all(reader, *run, given) > 0)
     return exit_good;
-  if (given.is_drivers) {
-    fmt::print(stderr, "troupe logs: there is no log of a driver: only that of a job writes one\n");
-    return exit_found;
-  }
   fmt::print(stderr, "troupe logs: {}\n",
              given.rank ? fmt::format("no worker of rank {} has written anything", *given.rank)
                         : std::string{"no worker has written anything"});

@@ -5,7 +5,6 @@
 #include "checkpoint/text.hpp"
 
 #include <troupe/runtime/control_client.hpp>
-#include <troupe/runtime/jobs.hpp>
 
 #include <fmt/format.h>
 
@@ -46,7 +45,7 @@ std::vector<std::string> row_of(const ordered& status) {
 
 } // namespace
 
-known_status ask_or_read(runtime::run_access& run) {
+known_status ask_or_read(const runtime::run_access& run) {
   auto found = run.find_driver();
   if (auto* driver = std::get_if<control_client>(&found)) {
     if (auto status = driver->ask(actors::status_question{}))
@@ -63,75 +62,31 @@ known_status ask_or_read(runtime::run_access& run) {
   return {std::move(status), std::move(absent)};
 }
 
-namespace {
-
-int print_rows(const list_runs_arguments& given, const ordered& document, std::vector<std::vector<std::string>> rows,
-               const std::string& nothing) {
-  if (given.output == output_format::json)
-    print_json(document);
-  else if (rows.size() < 2)
-    fmt::print("{}\n", nothing);
-  else
-    print_table(rows);
-  return exit_good;
-}
-
-int list_local_runs(const list_runs_arguments& given) {
-  const auto storage = given.storage.empty() ? std::filesystem::path{"runs"} : given.storage;
-  const auto runs = list_runs(storage);
+int list_all_runs(const list_runs_arguments& given) {
+  const auto runs = list_runs(given.storage);
   if (!runs)
     return complain(runs.error());
   auto rows = std::vector<std::vector<std::string>>{{"run", "state", "step", "workers", "since (UTC)", "metrics"}};
   auto document = ordered::array();
   for (const auto& run : *runs) {
-    document.push_back(ask_or_read(*runtime::access_run(run)).status);
+    document.push_back(ask_or_read(runtime::run_access{run}).status);
     rows.push_back(row_of(document.back()));
   }
-  return print_rows(given, {{"runs", document}}, std::move(rows), "no runs in " + storage.string());
-}
-
-/// What a job's node says of it.
-ordered status_of_job(const runtime::known_job& job, const cluster_choice& cluster) {
-  auto node = runtime::job_client::find({job.host}, job.what.name, cluster.access);
-  auto said = node.and_then([](runtime::job_client& x) { return x.ask("status"); });
-  auto status = said ? said->value("status", ordered::object()) : ordered{{"state", "node silent"}};
-  status["name"] = job.what.name;
-  status["node"] = job.host;
-  if (job.end)
-    status["state"] = to_string(job.end->outcome);
-  return status;
-}
-
-int list_jobs_of_cluster(const list_runs_arguments& given) {
-  const auto found = runtime::list_jobs(given.cluster.entries, given.cluster.access);
-  if (!found)
-    return complain(found.error());
-  auto rows =
-      std::vector<std::vector<std::string>>{{"job", "state", "step", "workers", "since (UTC)", "node", "metrics"}};
-  auto document = ordered::array();
-  for (const auto& job : found->jobs) {
-    document.push_back(status_of_job(job, given.cluster));
-    auto row = row_of(document.back());
-    row.insert(row.end() - 1, job.host);
-    rows.push_back(std::move(row));
-  }
-  for (const auto& each : found->silent)
-    fmt::print(stderr, "warning: {} does not answer\n", each);
-  return print_rows(given, {{"jobs", document}}, std::move(rows), "the cluster has no jobs");
-}
-
-} // namespace
-
-int list_all_runs(const list_runs_arguments& given) {
-  return given.storage.empty() && !given.cluster.entries.empty() ? list_jobs_of_cluster(given) : list_local_runs(given);
+  if (given.output == output_format::json)
+    print_json({{"runs", document}});
+  else if (rows.size() < 2)
+    fmt::print("no runs in {}\n", given.storage.string());
+  else
+    print_table(rows);
+  return exit_good;
 }
 
 int show_status(const run_choice& given) {
   const auto run = open_run(given);
   if (!run)
     return complain(run.error());
-  auto [status, absent] = ask_or_read(**run);
-  const auto& files = (*run)->directory();
+  auto [status, absent] = ask_or_read(*run);
+  const auto& files = run->directory();
   const auto slowest = absent ? std::string{} : read_slowest(files);
   if (given.output == output_format::json) {
     if (!slowest.empty())

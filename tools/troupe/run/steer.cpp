@@ -27,12 +27,8 @@ using runtime::control_client;
 using ordered = nlohmann::ordered_json;
 using namespace std::chrono_literals;
 
-/// How long a job that was told to end may be out of reach, and after which time the wait is explained.
-constexpr auto patience_with_job = 60s;
+/// After which time the wait is explained.
 constexpr auto patience_without_word = 3s;
-/// How long the driver of a job that is to stop at once may be silent before its node kills it.
-constexpr auto patience_before_kill = 10s;
-constexpr auto deaf_driver = "the run's driver does not answer (`troupe stop --now` kills it)";
 
 /// Says what is waited for, unless this is destroyed soon.
 class late_note {
@@ -52,9 +48,8 @@ class late_note {
 
 /// As `control_client::ask`; says so when that takes long.
 expected<ordered> ask(control_client& driver, const actors::control_request& request,
-                      std::chrono::milliseconds limit = control_client::answer_limit,
-                      const char* what = "the run's driver does not answer yet") {
-  const auto note = late_note{what};
+                      std::chrono::milliseconds limit = control_client::answer_limit) {
+  const auto note = late_note{"the run's driver does not answer yet"};
   return driver.ask(request, limit);
 }
 
@@ -75,12 +70,12 @@ int with_driver(const char* command, const run_choice& which, Live live) {
   const auto run = open_run(which);
   if (!run)
     return trouble(command, run.error().message);
-  auto found = (*run)->find_driver();
+  auto found = run->find_driver();
   if (const auto* absent = std::get_if<absent_driver>(&found)) {
     std::ignore = trouble(command, absent->text);
     return absent->why == absence::ended ? exit_found : exit_trouble;
   }
-  return live(**run, std::get<control_client>(found));
+  return live(*run, std::get<control_client>(found));
 }
 
 void say(const run_choice& which, const ordered& status, const std::string& text) {
@@ -102,7 +97,7 @@ int report_end(const run_choice& which, const ordered& status) {
 }
 
 /// The status at the end, also if the driver could not send it any more.
-expected<ordered> await_end(control_client& driver, runtime::run_access& run) {
+expected<ordered> await_end(control_client& driver, const runtime::run_access& run) {
   for (;;) {
     auto event = driver.next_event(60s);
     if (event && *event && (**event).value("event", std::string{}) == "ended")
@@ -123,55 +118,10 @@ expected<ordered> await_end(control_client& driver, runtime::run_access& run) {
 }
 
 /// Why a driver has closed the connection.
-std::string why_gone(runtime::run_access& run, const error& noticed) {
+std::string why_gone(const runtime::run_access& run, const error& noticed) {
   const auto after = run.find_driver();
   const auto* absent = std::get_if<absent_driver>(&after);
   return absent != nullptr ? absent->text : noticed.message;
-}
-
-/// The status at the end of a run whose job was told to end; its driver may begin the run meanwhile. Says what is
-/// waited for if that takes long, and gives up when the job's node does not answer.
-expected<ordered> await_end_of_job(runtime::run_access& run) {
-  const auto began = std::chrono::steady_clock::now();
-  auto answered_at = began;
-  std::string said;
-  for (;; std::this_thread::sleep_for(100ms)) {
-    auto found = run.find_driver();
-    const auto now = std::chrono::steady_clock::now();
-    if (auto* driver = std::get_if<control_client>(&found)) {
-      answered_at = now;
-      if (ask(*driver, actors::watch_request{}, control_client::answer_limit, deaf_driver))
-        return await_end(*driver, run);
-      continue;
-    }
-    const auto& absent = std::get<absent_driver>(found);
-    if (absent.why == absence::ended)
-      return run.stored_status(absent.why);
-    if (absent.why != absence::deaf)
-      answered_at = now;
-    else if (now - answered_at > patience_with_job)
-      return fail(errc::unreachable,
-                  absent.text + " (the job was told to end; when its node answers again, `troupe runs` says whether it "
-                                "has)");
-    if (now - began > patience_without_word && said != absent.text) {
-      said = absent.text;
-      fmt::print(stderr, "still waiting: {}\n", printable(said));
-    }
-  }
-}
-
-/// Stops a run whose driver cannot be asked: the node of its job does.
-int stop_job(const stop_arguments& given, runtime::run_access& run, const absent_driver& absent) {
-  if (const auto told = run.end_job(given.now); !told)
-    return trouble("stop", told.error().code == errc::not_found ? absent.text
-                                                                : fmt::format("{}, and its node does not end it: {}",
-                                                                              absent.text, told.error().message));
-  if (!given.waits) {
-    say(given.which, run.stored_status(absent.why), "its node ends the job");
-    return exit_good;
-  }
-  const auto end = await_end_of_job(run);
-  return end ? report_end(given.which, *end) : trouble("stop", end.error().message);
 }
 
 } // namespace
@@ -180,20 +130,16 @@ int stop(const stop_arguments& given) {
   const auto run = open_run(given.which);
   if (!run)
     return trouble("stop", run.error().message);
-  auto found = (*run)->find_driver();
+  auto found = run->find_driver();
   if (const auto* absent = std::get_if<absent_driver>(&found)) {
     if (absent->why != absence::ended)
-      return stop_job(given, **run, *absent);
-    return report_end(given.which, (*run)->stored_status(absent->why));
+      return trouble("stop", absent->text);
+    return report_end(given.which, run->stored_status(absent->why));
   }
   auto& driver = std::get<control_client>(found);
   // First, so that the end is not missed.
-  const auto patience = given.now && (*run)->is_of_job() ? patience_before_kill : control_client::answer_limit;
-  if (auto watched = ask(driver, actors::watch_request{}, patience); !watched) {
-    if (watched.error().code == errc::unreachable && (*run)->is_of_job())
-      return stop_job(given, **run, {absence::deaf, watched.error().message});
+  if (auto watched = ask(driver, actors::watch_request{}); !watched)
     return refused("stop", watched.error());
-  }
   auto asked = ask(driver, stop_request{given.now});
   if (!asked)
     return refused("stop", asked.error());
@@ -201,7 +147,7 @@ int stop(const stop_arguments& given) {
     say(given.which, *asked, given.now ? "stopping at once" : "stopping after this step");
     return exit_good;
   }
-  const auto end = await_end(driver, **run);
+  const auto end = await_end(driver, *run);
   return end ? report_end(given.which, *end) : trouble("stop", end.error().message);
 }
 
@@ -250,7 +196,7 @@ int resize(const resize_arguments& given) {
 }
 
 int save_now(const save_arguments& given) {
-  return with_driver("checkpoint now", given.which, [&](runtime::run_access& run, control_client& driver) {
+  return with_driver("checkpoint now", given.which, [&](const runtime::run_access& run, control_client& driver) {
     if (const auto watched = ask(driver, actors::watch_request{}); !watched)
       return refused("checkpoint now", watched.error());
     const auto asked = ask(driver, checkpoint_request{});

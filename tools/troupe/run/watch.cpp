@@ -44,7 +44,7 @@ std::size_t terminal_width() {
 class run_display {
  public:
   /// `run` outlives it.
-  run_display(runtime::run_access& run, output_format output)
+  run_display(const runtime::run_access& run, output_format output)
       : run_(run), output_(output), redraws_(output == output_format::text && ::isatty(STDOUT_FILENO) != 0) {}
   run_display(const run_display&) = delete;
   run_display& operator=(const run_display&) = delete;
@@ -97,7 +97,6 @@ class run_display {
       return;
     next_look_ = clock::now() + watch_interval;
     // A copy that is old is shown as it is.
-    std::ignore = run_.refresh();
     extras_ = {read_curve(run_.directory(), main_metric(status_)), read_slowest(run_.directory())};
   }
 
@@ -121,7 +120,7 @@ class run_display {
     std::fflush(stdout);
   }
 
-  runtime::run_access& run_;
+  const runtime::run_access& run_;
   output_format output_;
   bool redraws_;
   ordered status_ = ordered::object();
@@ -167,11 +166,11 @@ int watch(const run_choice& given) {
   const auto run = open_run(given);
   if (!run)
     return trouble(run.error().message, exit_trouble);
-  auto display = run_display{**run, given.output};
+  auto display = run_display{*run, given.output};
   auto announced = std::string{};
   std::optional<clock::time_point> gone;
   for (;; std::this_thread::sleep_for(50ms)) {
-    auto found = (*run)->find_driver();
+    auto found = run->find_driver();
     if (auto* driver = std::get_if<control_client>(&found)) {
       gone.reset();
       if (const auto code = follow(*driver, display))
@@ -180,7 +179,7 @@ int watch(const run_choice& given) {
     }
     const auto& absent = std::get<absent_driver>(found);
     if (absent.why == absence::ended) {
-      const auto status = (*run)->stored_status(absent.why);
+      const auto status = run->stored_status(absent.why);
       display.show({{"event", "ended"}, {"status", status}});
       return end(display, status);
     }

@@ -15,15 +15,6 @@ struct drain_request {
   std::uint64_t grace_ms = 0;
 };
 
-/// The node takes no new workers until `resume_node`, and its drivers replace those that it has. What has no
-/// replacement leaves after `patience_ms`. Has no wire format: others ask the node's service about members.
-struct drain_node {
-  std::uint64_t patience_ms = 0;
-};
-
-/// The node takes workers again. Has no wire format.
-struct resume_node {};
-
 /// One worker. Ends with its process, which its node starts and watches; the trainer commands the worker.
 using worker_actor = caf::typed_actor<
     // Enters the training function on a thread of its own. Answers at once; the end comes as `worker_finished`. Not
@@ -149,8 +140,9 @@ using node_actor = caf::typed_actor<
     // Tells the drivers of all runs that the node is going away. Answers when no worker is left, at the latest shortly
     // before the grace period ends, when the host program ends the rest. From its host program. Idempotent.
     caf::result<void>(drain_request),
-    // From its host program, at a user's request. Answer at once. Idempotent.
-    caf::result<void>(drain_node), caf::result<void>(resume_node),
+    // What the node has and does, for users. The last two change whether it takes workers. Idempotent.
+    caf::result<node_report>(node_question), caf::result<node_report>(drain_node),
+    caf::result<node_report>(resume_node),
     // Kills what is left of the run here. Answers when nothing is left. Idempotent.
     caf::result<void>(end_run),
     // A worker process asks to be let in; see `join_request`.
@@ -201,12 +193,8 @@ CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::run_observer))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::trainer_actor))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::drain_request))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::driver_follower))
-CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::drain_node))
-CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::resume_node))
 CAF_ADD_TYPE_ID(troupe_actors, (troupe::actors::process_keeper))
 
 CAF_END_TYPE_ID_BLOCK(troupe_actors)
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::drain_request)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::drain_node)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::resume_node)

@@ -2,7 +2,6 @@
 
 #include <troupe/actors/handles.hpp>
 #include <troupe/actors/process_launcher.hpp>
-#include <troupe/member.hpp>
 
 #include <caf/fwd.hpp>
 
@@ -38,16 +37,6 @@ struct node_figures {
   bool is_draining = false;
 };
 
-/// What a node has and does, for its cluster.
-struct node_status {
-  member_phase phase = member_phase::available;
-  /// What no run has.
-  resources free;
-  std::vector<member_run> runs;
-
-  bool operator==(const node_status&) const = default;
-};
-
 struct node_config {
   std::string host;
   std::string address;
@@ -61,8 +50,10 @@ struct node_config {
   std::map<std::string, std::string> labels = {};
   /// Gets the node's figures five times a second, in the node's thread; may be empty.
   std::function<void(node_figures)> publish = {};
-  /// Called in the node's thread when its status has changed, several times a second at most; may be empty.
-  std::function<void(const node_status&)> on_status = {};
+  /// For `node_report`.
+  std::string version = {};
+  /// As in `node_report`. Called in the node's thread, so it waits for nothing; may be empty.
+  std::function<std::optional<std::int64_t>()> certificate_expires = {};
 };
 
 /// Spawns a node actor, which the caller owns. When it ends, its launcher ends all processes.

@@ -45,14 +45,25 @@ struct launcher_events {
   std::function<void(worker_ended)> ended;
 };
 
+/// A program of a run on this host.
+struct found_program {
+  std::string path;
+  /// The launcher's own: keeps the program open.
+  std::shared_ptr<const void> handle = {};
+};
+
 /// Starts and watches the processes of a node, as the node actor decides. runtime/ implements it with real processes;
-/// tests fake it. Called from one thread at a time.
+/// tests fake it. Called from one thread at a time, and waits for nothing.
 class process_launcher {
  public:
   virtual ~process_launcher() = default;
 
-  /// Finds the program on this host and keeps it open until `close`. Returns its path here.
-  [[nodiscard]] virtual expected<std::string> open(const open_run& request) = 0;
+  /// The search for a run's program on this host. Does not look itself; what it returns reads and checks files and
+  /// waits for other programs: it is called in a thread of its own, which may outlive the launcher.
+  [[nodiscard]] virtual std::function<expected<found_program>()> search(const open_run& request) = 0;
+
+  /// Keeps the program that was found, until `close`.
+  virtual void open(const run_id& run, const found_program& program) = 0;
 
   /// Starts a process of an opened run. Does not wait: the outcome comes as an event.
   virtual void start(const launch_request& request) = 0;

@@ -29,8 +29,7 @@ struct run_pulse {
   run_goodput goodput;
 };
 
-/// Passes on to other systems what happens to a run. Called in the trainer's thread, so that nothing of it waits but
-/// `end`.
+/// Passes on to other systems what happens to a run. Called in the trainer's thread, so that nothing of it waits.
 class run_monitor {
  public:
   run_monitor() = default;
@@ -41,9 +40,6 @@ class run_monitor {
   virtual void on(const run_event& event) = 0;
   virtual void on(const metrics_batch& batch) = 0;
   virtual void on(const run_pulse& pulse) = 0;
-  /// The run is over: waits for what is still to be passed on, for a few seconds at most. Returns what users have to
-  /// know of that. The last call.
-  [[nodiscard]] virtual std::vector<run_notice> end(const run_result& result) = 0;
 };
 
 /// Opens what a run's configuration asks for; null if that is nothing. The monitor calls `tell` from any thread, until

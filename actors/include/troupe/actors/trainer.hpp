@@ -5,7 +5,7 @@
 #include <troupe/actors/run_monitor.hpp>
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
-#include <troupe/member.hpp>
+#include <troupe/node_names.hpp>
 
 #include <caf/fwd.hpp>
 
@@ -80,13 +80,8 @@ struct trainer_services {
   /// once.
   std::function<expected<std::unique_ptr<connected_node>>(const cluster_config&, const std::string& address)>
       connect_node;
-  /// Offers the workers' program to the node at an address, which takes it if it lacks it and may. Returns what users
-  /// are to be told; empty if nothing was sent. Fails if the node takes programs, and not this one. May take as long as
-  /// the network, until `stop` is requested. May be empty: nodes have the program.
-  std::function<expected<std::string>(const cluster_config&, const std::string& address, const std::stop_token& stop)>
-      offer_program = {};
-  /// The members of the cluster whose entry nodes are configured. May be empty where none are.
-  std::function<expected<std::vector<listed_member>>(const cluster_config&)> list_members;
+  /// Asks which nodes there are. May be empty for runs that do not discover nodes.
+  std::function<expected<std::vector<named_node>>(const node_source&)> find_nodes;
   /// Takes parts of this run's checkpoints into a directory. May be empty: all workers share it then.
   std::function<expected<std::unique_ptr<part_receiver>>(const run_id&, const std::string& secret,
                                                          const std::filesystem::path& checkpoints)>

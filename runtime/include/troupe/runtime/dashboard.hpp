@@ -4,7 +4,6 @@
 #include <troupe/error.hpp>
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,12 +17,6 @@ struct dashboard_options {
   endpoint listen = {"127.0.0.1", 0};
   /// The directory in which the runs are, or a run's own.
   std::filesystem::path storage = "runs";
-  /// The directories of the runs, instead of those in `storage`; `place` says where they are. Called in the server's
-  /// threads, as `cluster`.
-  std::function<expected<std::vector<std::filesystem::path>>()> runs = {};
-  std::string place = {};
-  /// The cluster of a node, for its page: see node_page.hpp. Empty: the page is about runs alone.
-  std::function<nlohmann::ordered_json()> cluster = {};
   /// What clients must know; empty for none.
   std::string token = {};
   /// PEM files, for HTTPS; empty for plain HTTP.

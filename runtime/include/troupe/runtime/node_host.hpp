@@ -3,7 +3,6 @@
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/resources.hpp>
-#include <troupe/runtime/dashboard.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -29,36 +28,19 @@ struct node_options {
   std::map<std::string, std::uint64_t> custom;
   /// By name, for runs that ask for nodes with certain ones.
   std::map<std::string, std::string> labels;
-  /// Contains the programs that may be started, under their file names. Empty means at the path given by the driver on
-  /// a node on loopback with keys; on others only what `accept_programs` lets in.
+  /// Contains the programs that may be started, under their file names. Empty, on a node on loopback with keys: those
+  /// at the paths that drivers give. Others need it.
   std::filesystem::path program_directory;
-  /// Takes programs that it lacks from drivers and tools with the role driver, and keeps as many bytes of them in
-  /// STATE/.programs. Not with `insecure`. Nothing: it takes none.
-  std::optional<std::uint64_t> accept_programs;
   bool insecure = false;
   std::filesystem::path keys;
   /// Where to serve the node's metrics over HTTP; port 0 for any. Nothing listens without it.
   std::optional<endpoint> metrics;
-  /// The page about the cluster, the jobs that this node knows and their runs; its `storage`, `runs` and `cluster` are
-  /// set by the node. Nothing: there is none.
-  std::optional<dashboard_options> dashboard;
-  /// The entry nodes of the cluster that this node joins. Its own address does not matter among them, so that all nodes
-  /// may have one list.
-  std::vector<endpoint> join;
-  /// Where the node keeps the jobs that it hosts. Empty: `default_state_directory(listen)`; nothing is made before the
-  /// first job.
-  std::filesystem::path state;
-  /// Where the node keeps mirrors of runs for others (`node:HOST:PORT`); made when it is needed. Empty: it keeps none.
-  std::filesystem::path mirror;
-  /// For how long the node that hosts a job must be silent before this one, if it is the next of the job's keepers,
-  /// takes it over; six times as long where no third keeper agrees.
-  std::chrono::milliseconds take_over_after{10'000};
   /// Takes a line of the node's log, in any of its threads: while it waits, the node is silent.
   std::function<void(const std::string&)> log;
 };
 
-/// Owns a node, with an actor system of two threads, the threads that watch worker processes, and one for each entry
-/// node. It is an entry node itself, for those that join it. The destructor ends all workers.
+/// Owns a node, with an actor system of two threads, and the threads that watch worker processes. It dials nobody. The
+/// destructor ends all workers.
 class node_host {
  public:
   /// Opens the port. Fails if the address cannot be bound, and if others than this user on this host could connect: if
@@ -77,9 +59,6 @@ class node_host {
   /// Where its metrics are, with the actual port; nothing if nowhere.
   [[nodiscard]] std::optional<endpoint> metrics_address() const;
 
-  /// Where its page is; empty if nowhere.
-  [[nodiscard]] std::string dashboard_url() const;
-
   /// Prepares for the loss of this host: asks the drivers of all runs to replace or release the workers here. `drained`
   /// is true once none is left or the grace period is over.
   void drain(std::chrono::milliseconds grace);
@@ -96,8 +75,5 @@ class node_host {
 [[nodiscard]] resources local_resources();
 
 [[nodiscard]] std::string local_host_name();
-
-/// $XDG_STATE_HOME/troupe/node-PORT, else ~/.local/state/troupe/node-PORT. Nodes of one host need a directory each.
-[[nodiscard]] std::filesystem::path default_state_directory(const endpoint& listen);
 
 } // namespace troupe::runtime

@@ -16,7 +16,7 @@ namespace troupe {
 
 /// The version of all messages between processes. Increase it whenever one of them changes. Driver and node compare
 /// their versions first.
-inline constexpr std::uint32_t protocol_version = 10;
+inline constexpr std::uint32_t protocol_version = 11;
 
 /// Shows that a driver may command this run.
 struct run_proof {
@@ -88,6 +88,78 @@ struct node_offer {
 };
 
 TROUPE_INSPECT(node_offer, host, address, pid, free, capacity, holders, labels)
+
+/// Whether a node takes workers.
+enum class node_phase : std::uint8_t {
+  available = 1,
+  /// It takes no new ones, and runs replace those that it has. Ends with `resume_node`.
+  drained = 2,
+  /// Its caf-node ends.
+  leaving = 3,
+};
+
+TROUPE_INSPECT_ENUM(node_phase, available, leaving)
+
+/// A run on a node.
+struct node_run {
+  std::string run;
+  std::string name;
+  /// Living processes of this run on the node.
+  std::uint32_t workers = 0;
+
+  bool operator==(const node_run&) const = default;
+};
+
+TROUPE_INSPECT(node_run, run, name, workers)
+
+/// What a node says of itself to drivers and tools.
+struct node_report {
+  /// The host's name, for people.
+  std::string host;
+  /// Troupe's version, for people.
+  std::string version;
+  /// What it speaks; a driver uses no node of another version.
+  std::uint32_t protocol = protocol_version;
+  std::uint32_t pid = 0;
+  node_phase phase = node_phase::available;
+  resources offered;
+  /// What no run has. CPUs are shared, so that these are all it offers.
+  resources free;
+  /// As in `caf-node --label`.
+  std::map<std::string, std::string> labels = {};
+  std::vector<node_run> runs = {};
+  /// When its certificate of the cluster expires, in seconds since 1970; nothing without one.
+  std::optional<std::int64_t> certificate_expires = {};
+
+  bool operator==(const node_report&) const = default;
+};
+
+TROUPE_INSPECT(node_report, host, version, protocol, pid, phase, offered, free, labels, runs, certificate_expires)
+
+/// Asks a node about itself. Answered by `node_report`, at once.
+struct node_question {
+  bool operator==(const node_question&) const = default;
+};
+
+TROUPE_INSPECT(node_question)
+
+/// The node takes no new workers until `resume_node`, and its drivers replace those that it has, between steps. What
+/// has no replacement leaves after `patience_ms`. Sent at a user's request; answered by `node_report`, at once.
+/// Idempotent.
+struct drain_node {
+  std::uint64_t patience_ms = 0;
+
+  bool operator==(const drain_node&) const = default;
+};
+
+TROUPE_INSPECT(drain_node, patience_ms)
+
+/// The node takes workers again. Answered by `node_report`, at once. Idempotent.
+struct resume_node {
+  bool operator==(const resume_node&) const = default;
+};
+
+TROUPE_INSPECT(resume_node)
 
 /// Leases resources of a node to a run, in place of what it has leased there before; nothing gives them back, and
 /// leaves an open run open. Sent by a trainer before it starts processes, to all nodes that it needs: if one refuses,

@@ -1,0 +1,23 @@
+#include "run/over_ssh.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using namespace troupe::tool;
+
+using words = std::vector<std::string>;
+
+TEST_CASE("the command for another host is this one without --host") {
+  CHECK(without_host({"status", "a", "--host", "u@h", "--json"}) == words{"status", "a", "--json"});
+  CHECK(without_host({"--host=u@h", "status", "a"}) == words{"status", "a"});
+  CHECK(without_host({"status", "--hostname"}) == words{"status", "--hostname"});
+  CHECK(without_host({"status", "--", "--host", "a"}) == words{"status", "--", "--host", "a"});
+}
+
+TEST_CASE("a shell reads a quoted word back as it was") {
+  CHECK(shell_quoted("plain") == "'plain'");
+  CHECK(shell_quoted("") == "''");
+  CHECK(shell_quoted("it's $HOME `x` \"y\"\n") == "'it'\\''s $HOME `x` \"y\"\n'");
+}

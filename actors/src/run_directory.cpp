@@ -17,6 +17,7 @@
 #include <iterator>
 #include <sstream>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <tuple>
 #include <unistd.h>
 #include <utility>
@@ -44,8 +45,20 @@ bool has_no_locks(int code) {
 /// Whether the driver that holds a directory without locks lives on this machine.
 bool is_held_here(const fs::path& root) {
   const auto holder = read_lock_holder(root);
-  return holder && holder->pid != static_cast<std::uint32_t>(::getpid()) &&
-         life_of(*holder, root) == holder_life::lives;
+  if (!holder || life_of(*holder, root) != holder_life::lives)
+    return false;
+  if (holder->pid != static_cast<std::uint32_t>(::getpid()))
+    return true;
+  // This process has just opened the file: another of its drivers has it open as well.
+  struct stat lock {};
+  auto code = std::error_code{};
+  auto times = 0;
+  if (::stat((root / ".lock").c_str(), &lock) == 0)
+    for (const auto& each : fs::directory_iterator{"/proc/self/fd", code})
+      if (struct stat open{};
+          ::stat(each.path().c_str(), &open) == 0 && open.st_dev == lock.st_dev && open.st_ino == lock.st_ino)
+        ++times;
+  return times > 1;
 }
 
 expected<int> lock_directory(const fs::path& root) {
@@ -83,8 +96,13 @@ expected<int> lock_directory(const fs::path& root) {
 }
 
 void unlock(int lock) {
-  // The file stays: removing it would let two drivers lock two files of one name.
-  std::ignore = ::ftruncate(lock, 0);
+  // The file stays: removing it would let two drivers lock two files of one name. Where there are no locks, another
+  // driver may have the directory by now.
+  auto content = std::string(256, '\0');
+  const auto size = ::pread(lock, content.data(), content.size(), 0);
+  content.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  if (content == lock_content())
+    std::ignore = ::ftruncate(lock, 0);
   ::close(lock);
 }
 

@@ -237,7 +237,7 @@ void add_monitoring(CLI::App& app, monitoring_config& monitoring) {
   add_metrics_address(app, monitoring.metrics_address);
   app.add_flag("--tensorboard", monitoring.tensorboard,
                "Write TensorBoard's event files into the run's directory: tensorboard --logdir STORAGE");
-  refuse_removed(app, "--mlflow", "`troupe-mlflow RUN` follows a run's files and logs it");
+  refuse_removed(app, "--mlflow", "tools/trackers/troupe-mlflow RUN follows a run's files and logs it");
 }
 
 void add_node_names(CLI::App& app, cluster_config& cluster) {
@@ -255,17 +255,8 @@ void add_node_names(CLI::App& app, cluster_config& cluster) {
     return app
         .add_option_function<std::string>(
             option,
-            [&cluster, option, what](const std::string& path) {
+            [&cluster, what](const std::string& path) {
               cluster.discover = {what, path};
-              // What is wrong with it at the beginning is said at once.
-              if (what != node_source::kind::hosts_file)
-                return;
-              auto in = std::ifstream{path};
-              const auto text = std::string{std::istreambuf_iterator<char>{in}, {}};
-              if (!in)
-                throw CLI::ValidationError{option, path + " cannot be read"};
-              if (const auto read = parse_hosts(path, text); !read)
-                throw CLI::ValidationError{option, read.error().message};
             },
             description)
         ->type_name("FILE")
@@ -275,6 +266,13 @@ void add_node_names(CLI::App& app, cluster_config& cluster) {
   auto* hosts = add_source("--hosts", node_source::kind::hosts_file,
                            "File with a line HOST[:PORT] [slots=N] for each caf-node; slots limits its workers. It may "
                            "change during the run (default: $TROUPE_HOSTS)");
+  // What is wrong with it at the beginning is said at once.
+  hosts->check([](const std::string& path) {
+    auto in = std::ifstream{path};
+    const auto text = std::string{std::istreambuf_iterator<char>{in}, {}};
+    const auto read = parse_hosts(path, text);
+    return !in ? path + " cannot be read" : read ? std::string{} : read.error().message;
+  });
   add_source("--discover", node_source::kind::script, "Program that prints such lines; called every few seconds")
       ->excludes(hosts);
   refuse_removed(app, "--cluster", "name the nodes with --nodes, --hosts or --discover");

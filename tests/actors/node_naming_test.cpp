@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <tuple>
+
 using namespace troupe;
 using namespace troupe::actors;
 
@@ -59,4 +61,9 @@ TEST_CASE("a node with workers that were taken over is not left") {
   CHECK(naming.take(nodes({"a:1", "b:1"})).left.empty());
   for (auto i = 0; i < 5; ++i)
     CHECK(naming.take(nodes({"b:1"})).left.empty());
+  // Nobody lived there.
+  naming.keep_none();
+  std::ignore = naming.take(nodes({"b:1"}));
+  std::ignore = naming.take(nodes({"b:1"}));
+  CHECK(naming.take(nodes({"b:1"})).left == names{"a:1"});
 }

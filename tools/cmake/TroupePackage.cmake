@@ -65,4 +65,5 @@ install(DIRECTORY apps/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}/apps COMPONE
 install(FILES tools/deploy/README.md tools/deploy/caf-node.service tools/deploy/caf-node.conf tools/deploy/kubernetes.yaml
   DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/deploy COMPONENT troupe-doc)
 install(PROGRAMS tools/deploy/ssh-nodes tools/deploy/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/deploy COMPONENT troupe-doc)
+install(PROGRAMS tools/trackers/troupe-mlflow DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/trackers COMPONENT troupe-doc)
 install(FILES tools/cmake/examples.cmake DESTINATION ${CMAKE_INSTALL_DOCDIR}/apps/examples RENAME CMakeLists.txt COMPONENT troupe-doc)

@@ -38,4 +38,10 @@ node_naming::change node_naming::take(const expected<std::vector<named_node>>& a
   return result;
 }
 
+void node_naming::keep_none() {
+  for (const auto& each : kept_)
+    absent_.try_emplace(each, 0U);
+  kept_.clear();
+}
+
 } // namespace troupe::actors

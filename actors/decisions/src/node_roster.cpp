@@ -17,14 +17,18 @@ std::optional<std::uint32_t> node_roster::find(const std::string& address) const
 std::vector<std::uint32_t> node_roster::in_state(node_state state) const {
   std::vector<std::uint32_t> result;
   for (std::uint32_t i = 0; i < size(); ++i)
-    if (nodes_[i].state == state)
+    // A node that is named no more gets no workers.
+    if (nodes_[i].state == state && (nodes_[i].is_wanted || state != node_state::offered))
       result.push_back(i);
   return result;
 }
 
 bool node_roster::awaits_answers() const {
-  return std::ranges::any_of(
-      nodes_, [](const known_node& x) { return x.state == node_state::asked || x.state == node_state::dialling; });
+  // One that did not answer is dialled again and again, which nothing waits for.
+  return std::ranges::any_of(nodes_, [](const known_node& x) {
+    const auto is_first = x.state == node_state::dialling && x.tried == known_node::clock::time_point{};
+    return x.state == node_state::asked || is_first;
+  });
 }
 
 std::vector<std::uint32_t> node_roster::to_try(known_node::clock::time_point now) const {

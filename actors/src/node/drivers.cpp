@@ -7,7 +7,9 @@
 #include <caf/actor_system.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -21,7 +23,12 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 /// Shorter than the patience of drivers.
-constexpr auto search_limit = std::chrono::seconds{8};
+constexpr auto search_limit = std::chrono::seconds{6};
+
+std::string late_text(const std::string& host, const std::string& path) {
+  return fmt::format("host {} has not read and checked {} within {} s: does its disk answer?", host, path,
+                     search_limit.count());
+}
 
 } // namespace
 
@@ -55,10 +62,8 @@ caf::result<run_opened> node_actor_state::open(const open_run& request, const dr
     return to_caf({errc::timed_out, "what this node had of the run is still ending"});
   auto [opening, is_new] = opening_.try_emplace(request.run, opening_run{request, driver});
   auto& [what, latest, number, waiting] = opening->second;
-  if (what.secret != request.secret)
-    return refuse({errc::wrong_secret, fmt::format("open_run for run {} has a wrong secret", request.run.value)});
-  if (request.claim < what.claim)
-    return to_caf({errc::superseded, "another driver has the run"});
+  if (auto may = check_command(what, "open_run", request.secret, request.claim); !may)
+    return refuse(may.error());
   what.claim = request.claim;
   latest = driver;
   auto promise = make_response_promise<run_opened>();
@@ -83,6 +88,12 @@ void node_actor_state::search(const run_id& run) {
     return;
   const auto number = opening->second.search = ++searches_;
   const auto path = opening->second.what.program_path;
+  const auto give_up = [this, run, number](errc code, std::string why) {
+    finish_search({run, number, fail(code, std::move(why))});
+  };
+  // Each would hold another thread.
+  if (std::ranges::any_of(searching_, [&](const auto& x) { return x.second.is_late && x.second.path == path; }))
+    return give_up(errc::timed_out, late_text(config_.host, path));
   try {
     // Not a thread of the system's: a disk that does not answer holds it for ever, and the node may end meanwhile.
     std::thread{[self = caf::actor_cast<caf::weak_actor_ptr>(ctrl()), run, number,
@@ -97,14 +108,15 @@ void node_actor_state::search(const run_id& run) {
         caf::anon_send(caf::actor_cast<node_interface>(strong), std::move(event));
     }}.detach();
   } catch (const std::system_error& x) {
-    return finish_search(
-        {run, number, fail(errc::unsatisfiable, fmt::format("no thread to look for {}: {}", path, x.what()))});
+    return give_up(errc::unsatisfiable, fmt::format("no thread to look for {}: {}", path, x.what()));
   }
-  run_delayed(search_limit, [this, run, number, path] {
-    finish_search(
-        {run, number,
-         fail(errc::timed_out, fmt::format("host {} has not read and checked {} within {} s: does its disk answer?",
-                                           config_.host, path, search_limit.count()))});
+  searching_[number] = {path};
+  run_delayed(search_limit, [this, number, path, give_up] {
+    const auto late = searching_.find(number);
+    if (late == searching_.end())
+      return;
+    late->second.is_late = true;
+    give_up(errc::timed_out, late_text(config_.host, path));
   });
 }
 
@@ -147,7 +159,7 @@ void node_actor_state::connect(hosted_run& run, const driver_handles& driver) {
 
 expected<void> node_actor_state::have(hosted_run& run, std::string_view command, const std::string& secret,
                                       const run_claim& claim) {
-  TROUPE_TRY(check_command(run, command, secret, claim));
+  TROUPE_TRY(check_command(run.what, command, secret, claim));
   if (claim == run.what.claim)
     return {};
   log("another driver takes run " + run.what.run_name + " over");

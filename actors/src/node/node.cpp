@@ -73,7 +73,10 @@ node_actor_state::behavior_type node_actor_state::make_behavior() {
       [this](const join_proof& proof, const driver_follower& worker) { return admit(proof, worker); },
       [this](const launch_outcome& event) { note_start(event); },
       [this](process_ended& event) { worker_has_ended(std::move(event.what)); },
-      [this](const program_searched& event) { finish_search(event); },
+      [this](const program_searched& event) {
+        searching_.erase(event.number);
+        finish_search(event);
+      },
       [this](const output_waiting& event) { send_output(event.run); },
       [this](const driver_down& event) { driver_is_gone(event); },
       [this](const keeper_down& event) { end_group(event.group); },
@@ -190,8 +193,8 @@ caf::result<void> node_actor_state::end(const end_run& request) {
   if (run == nullptr) {
     // It may have a lease, or wait for one, or for its program.
     if (auto opening = opening_.find(request.run); opening != opening_.end()) {
-      if (opening->second.what.secret != request.secret)
-        return refuse({errc::wrong_secret, fmt::format("end_run for run {} has a wrong secret", request.run.value)});
+      if (auto may = check_command(opening->second.what, "end_run", request.secret, request.claim); !may)
+        return refuse(may.error());
       const auto ended = std::move(opening_.extract(opening).mapped());
       for (auto each : ended.waiting)
         each.deliver(to_caf({errc::stale_generation, "the run has ended"}));
@@ -199,7 +202,7 @@ caf::result<void> node_actor_state::end(const end_run& request) {
     resources_.end(request.run);
     return caf::unit;
   }
-  if (auto may = check_command(*run, "end_run", request.secret, request.claim); !may)
+  if (auto may = check_command(run->what, "end_run", request.secret, request.claim); !may)
     return refuse(may.error());
   kill_all(*run);
   auto promise = make_response_promise<void>();

@@ -111,6 +111,13 @@ class node_actor_state : public orderly_end<node_interface::base> {
   run_table runs_;
   std::map<run_id, opening_run> opening_;
   std::uint64_t searches_ = 0;
+  /// Of the searches whose threads have not returned, by their numbers: for which program, and whether nobody waits any
+  /// more.
+  struct running_search {
+    std::string path;
+    bool is_late = false;
+  };
+  std::map<std::uint64_t, running_search> searching_;
   /// To drivers, over all runs: a run that is opened once more has none of its former numbers.
   std::uint64_t connections_ = 0;
   /// The groups of processes that outlive a run.

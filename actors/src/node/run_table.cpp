@@ -11,13 +11,13 @@ namespace troupe::actors {
 
 using serialization::bytes_of;
 
-expected<void> check_command(const hosted_run& run, std::string_view command, const std::string& secret,
+expected<void> check_command(const open_run& run, std::string_view command, const std::string& secret,
                              const run_claim& claim) {
-  if (!serialization::equal_constant_time(bytes_of(secret), bytes_of(run.what.secret)))
+  if (!serialization::equal_constant_time(bytes_of(secret), bytes_of(run.secret)))
     return fail(errc::wrong_secret, fmt::format("refused {} for run {} ({}): its sender does not know the run's secret",
-                                                command, run.what.run_name, run.what.run));
-  if (claim < run.what.claim)
-    return fail(errc::superseded, fmt::format("another driver has taken run {} over", run.what.run_name));
+                                                command, run.run_name, run.run));
+  if (claim < run.claim)
+    return fail(errc::superseded, fmt::format("another driver has taken run {} over", run.run_name));
   return {};
 }
 

@@ -15,7 +15,7 @@ namespace troupe::actors {
 
 /// Whether this sender may command the run: it knows the run's secret, and no driver with a greater claim has the run.
 /// `command` is for the message. Fails with `errc::wrong_secret` or `errc::superseded`.
-[[nodiscard]] expected<void> check_command(const hosted_run& run, std::string_view command, const std::string& secret,
+[[nodiscard]] expected<void> check_command(const open_run& run, std::string_view command, const std::string& secret,
                                            const run_claim& claim);
 
 /// "this node has no run X".

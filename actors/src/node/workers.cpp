@@ -30,7 +30,7 @@ caf::result<void> node_actor_state::keep(const keep_processes& request, const pr
   auto* run = runs_.find(request.run);
   if (run == nullptr)
     return to_caf(unknown_run(request.run));
-  if (auto may = check_command(*run, "keep_processes", request.secret, request.claim); !may)
+  if (auto may = check_command(run->what, "keep_processes", request.secret, request.claim); !may)
     return refuse(may.error());
   run->group = request.group;
   if (!keepers_.emplace(request.group, keeper).second)
@@ -63,7 +63,7 @@ caf::result<workers_started> node_actor_state::start(const start_workers& reques
   auto* run = runs_.find(request.run);
   if (run == nullptr)
     return to_caf(unknown_run(request.run));
-  if (auto may = check_command(*run, "start_workers", request.secret, request.claim); !may)
+  if (auto may = check_command(run->what, "start_workers", request.secret, request.claim); !may)
     return refuse(may.error());
   // The driver may ask again after a lost connection.
   const auto is_starting = [&](const worker_launch& x) { return run->starting.contains(x.worker); };
@@ -160,7 +160,7 @@ caf::result<void> node_actor_state::kill(const kill_worker& request) {
   auto* run = runs_.find(request.run);
   if (run == nullptr)
     return caf::unit;
-  if (auto may = check_command(*run, "kill_worker", request.secret, request.claim); !may)
+  if (auto may = check_command(run->what, "kill_worker", request.secret, request.claim); !may)
     return refuse(may.error());
   if (!run->workers.kill(request.worker, request.reason, clock::now()))
     return caf::unit;

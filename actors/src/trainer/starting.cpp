@@ -35,7 +35,8 @@ void trainer_state::place_first() {
   auto decision = nodes_->roster().place(node_state::offered, record_.next_worker());
   if (!decision && nodes_->roster().in_state(node_state::offered).empty() && discovery_)
     decision = fail(no_nodes());
-  const auto all_are_there = nodes_->roster().in_state(node_state::away).empty();
+  const auto all_are_there =
+      nodes_->roster().in_state(node_state::away).empty() && nodes_->roster().in_state(node_state::dialling).empty();
   const auto waited = record_.age(clock::now());
   if (!decision) {
     if (auto holders = nodes_->roster().busy_with())
@@ -310,6 +311,8 @@ void trainer_state::node_leaves(const node_leaving& message) {
     return;
   notify(severity::warning,
          fmt::format("node {} is going away in {} s", nodes_->name_of(*node), message.grace_ms / 1000));
+  // Naming it again does not bring it back.
+  unnamed_.erase(*node);
   leave_node(*node, std::chrono::milliseconds{message.grace_ms / 2});
 }
 
@@ -318,6 +321,7 @@ void trainer_state::node_drains(const node_drained& message) {
   if (!node || !is_of_run(message.run))
     return;
   const auto name = nodes_->name_of(*node);
+  unnamed_.erase(*node);
   if (coordinator_->has_own_loop()) {
     // A worker of a custom loop cannot be replaced, and the node does not go away.
     nodes_->leave(*node);
@@ -351,7 +355,11 @@ void trainer_state::use_again(std::uint32_t node) {
 }
 
 void trainer_state::leave_node(std::uint32_t node, std::chrono::milliseconds patience) {
-  after(patience, [this] { act(coordinator_->on_drain_timeout()); });
+  after(patience, [this, node] {
+    // It may have come back.
+    if (coordinator_ && nodes_ && nodes_->roster()[node].state == node_state::leaving)
+      act(coordinator_->on_drain_timeout());
+  });
   if (auto* opening = std::get_if<trainer_phase::opening>(&phase_); opening != nullptr) {
     opening->leaving.insert(node);
     return;

@@ -132,6 +132,8 @@ void trainer_state::decide_takeover() {
 /// No worker of that run is left: it continues from its latest checkpoint.
 void trainer_state::begin_anew() {
   nodes_->set_predecessor(run_proof{record_.run(), authority_.secret});
+  if (discovery_)
+    discovery_->naming().keep_none();
   record_ = {run_id{serialization::random_hex(16)}, config_.run, clock::now()};
   authority_.secret = serialization::random_hex(32);
   actors_.store = nullptr;

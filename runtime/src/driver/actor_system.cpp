@@ -110,7 +110,8 @@ expected<void> prepare(caf::actor_system_config& config, const cluster_config& g
   trainer_config completed;
   completed.cluster = given;
   TROUPE_TRY(runtime::complete_for_job(completed));
-  TROUPE_TRY(runtime::complete_nodes(completed.cluster));
+  if (std::getenv(runtime::in_process_variable) == nullptr)
+    TROUPE_TRY(runtime::complete_nodes(completed.cluster));
   const auto& cluster = completed.cluster;
   // The node is the driver's own, and so are its workers.
   if (cluster.is_embedded())

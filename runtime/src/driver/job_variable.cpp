@@ -1,5 +1,7 @@
 #include "driver/job_variable.hpp"
 
+#include <troupe/node_names.hpp>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

@@ -64,8 +64,12 @@ expected<void> directory_mirror::upload(const fs::path& checkpoint, const std::s
   std::ignore = serialization::remove_abandoned(checkpoints());
   const auto there = checkpoints() / checkpoint.filename();
   // Another driver of this run may have saved another state in this step.
-  if (auto ignored = std::error_code{}; fs::exists(there, ignored) && !have_equal_manifests(checkpoint, there))
+  if (auto ignored = std::error_code{}; fs::exists(there, ignored) && !have_equal_manifests(checkpoint, there)) {
+    // What is there goes only for something good.
+    TROUPE_TRY(const auto source, serialization::checkpoint::open(checkpoint));
+    TROUPE_TRY(source.verify(serialization::read_back::cached, stop));
     TROUPE_TRY(serialization::remove_checkpoint(there));
+  }
   auto copied = serialization::copy_checkpoint(checkpoint, checkpoints(), stop);
   if (!copied && copied.error().code != errc::already_exists)
     return fail(std::move(copied.error()));

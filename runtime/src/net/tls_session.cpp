@@ -177,6 +177,7 @@ tls_session::tls_session(std::shared_ptr<const tls_context> context, tls_role ro
     fail_with({errc::internal, fmt::format("is unreachable because OpenSSL failed: {}", last_openssl_error())});
     return;
   }
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): OpenSSL keeps a pointer for its user
   BIO_set_data(bio, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)));
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);

@@ -7,6 +7,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
+#include <grp.h>
+#include <pwd.h>
+#include <string_view>
 #include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
@@ -25,11 +29,26 @@ expected<program_file> open_at(const std::filesystem::path& path) {
   return program;
 }
 
-/// Whether a user other than this process's and root could change the file or directory. A group that is this
-/// process's own counts as its user: each user of Debian has one.
+/// Whether this user alone is in the group, which has the user's name: each user of Debian has one.
+bool is_private_group(gid_t group) {
+  std::array<char, 4096> user_text{};
+  std::array<char, 16384> group_text{};
+  passwd user_entry{};
+  ::group group_entry{};
+  passwd* user = nullptr;
+  ::group* found = nullptr;
+  if (::getpwuid_r(::geteuid(), &user_entry, user_text.data(), user_text.size(), &user) != 0 || user == nullptr ||
+      ::getgrgid_r(group, &group_entry, group_text.data(), group_text.size(), &found) != 0 || found == nullptr)
+    return false;
+  const auto has_others = found->gr_mem[0] != nullptr && std::string_view{found->gr_mem[0]} != user->pw_name;
+  return group == user->pw_gid && std::string_view{found->gr_name} == user->pw_name && !has_others;
+}
+
+/// Whether a user other than this process's and root could change the file or directory.
 bool is_open_to_others(const struct stat& status) {
   const auto is_foreign_owner = status.st_uid != ::geteuid() && status.st_uid != 0;
-  const auto is_foreign_group = (status.st_mode & S_IWGRP) != 0 && status.st_gid != ::getegid() && status.st_gid != 0;
+  const auto is_foreign_group =
+      (status.st_mode & S_IWGRP) != 0 && status.st_gid != 0 && !is_private_group(status.st_gid);
   return is_foreign_owner || is_foreign_group || (status.st_mode & S_IWOTH) != 0;
 }
 
@@ -43,7 +62,15 @@ struct source_opener {
     if (name.empty() || name == "." || name == "..")
       return fail(errc::program_mismatch, fmt::format("'{}' does not name a program in {} on host {}", named,
                                                       source.path.string(), local_host_name()));
+    // It may have changed since the node began.
+    if (const auto bounds = bounding_directory(source.path); !bounds)
+      return fail(errc::program_mismatch, fmt::format("host {}: {}", local_host_name(), bounds.error().message));
     TROUPE_TRY(auto program, open_at(source.path / name));
+    static const auto node = own_program();
+    if (node && node->build_id == program.identity().build_id)
+      return fail(errc::program_mismatch,
+                  fmt::format("{} on host {} is the node's own program, which drivers do not start",
+                              program.identity().path, local_host_name()));
     struct stat status {};
     if (::fstat(program.fd(), &status) != 0 || is_open_to_others(status))
       return fail(errc::program_mismatch,

@@ -124,10 +124,15 @@ expected<std::vector<endpoint>> find_addresses(const endpoint& host) {
   if (const auto code = ::getaddrinfo(host.host.c_str(), nullptr, &wanted, &found); code != 0)
     return fail(errc::not_found, fmt::format("the name {} has no address ({})", host.host, ::gai_strerror(code)));
   const auto all = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>{found, ::freeaddrinfo};
+  const auto is_of_v4 = [](const addrinfo& x) { return x.ai_family == AF_INET; };
+  auto has_v4 = false;
+  for (const auto* each = found; each != nullptr; each = each->ai_next)
+    has_v4 = has_v4 || is_of_v4(*each);
   std::vector<endpoint> result;
   for (const auto* each = found; each != nullptr; each = each->ai_next) {
     std::array<char, NI_MAXHOST> text{};
-    if (::getnameinfo(each->ai_addr, each->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0)
+    if (is_of_v4(*each) == has_v4 &&
+        ::getnameinfo(each->ai_addr, each->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0)
       result.push_back({text.data(), host.port});
   }
   return sorted(std::move(result));

@@ -15,7 +15,8 @@ namespace troupe::runtime {
 [[nodiscard]] expected<std::vector<endpoint>> find_services(const std::string& name,
                                                             const std::optional<endpoint>& server = {});
 
-/// The addresses of a host's name, as the system resolves it, with this port; sorted. Fails with `errc::not_found`.
+/// The addresses of a host's name, as the system resolves it, with this port; sorted. Those of IPv4 if there are any: a
+/// node that listens on both is one. Fails with `errc::not_found`.
 [[nodiscard]] expected<std::vector<endpoint>> find_addresses(const endpoint& host);
 
 } // namespace troupe::runtime

@@ -65,7 +65,10 @@ expected<int> run(const std::vector<std::string>& command) {
   if (code != 0)
     return fail(errc::not_found, fmt::format("{} cannot be started: {}", command.front(), std::strerror(code)));
   int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  for (pid_t ended = 0; ended != pid;) {
+    ended = ::waitpid(pid, &status, 0);
+    if (ended < 0 && errno != EINTR)
+      return fail(errc::io_error, fmt::format("it is unknown how {} ended: {}", command.front(), std::strerror(errno)));
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -101,6 +104,10 @@ std::vector<std::string> without_host(const std::vector<std::string>& arguments)
 }
 
 int execute_over_ssh(const std::string& host, const std::vector<std::string>& arguments) {
+  if (host.starts_with('-')) {
+    fmt::print(stderr, "troupe: --host {}: that is an option of ssh and no host\n", host);
+    return exit_trouble;
+  }
   const auto* own = std::getenv("TROUPE_SSH");
   auto command = words_of(own == nullptr || *own == '\0' ? "ssh" : own);
   // So that Ctrl-C gets there, and the width of this terminal.

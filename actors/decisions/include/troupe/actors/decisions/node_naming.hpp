@@ -29,6 +29,8 @@ class node_naming {
 
   /// Workers of the run that live on this node were taken over: it counts as named in each answer.
   void keep(std::string address) { kept_.insert(std::move(address)); }
+  /// No worker was taken over: from now on answers decide about those nodes, too.
+  void keep_none();
 
   [[nodiscard]] bool knows_nodes() const noexcept { return knows_nodes_; }
   /// Why the last answer named none; empty if it named some.

@@ -46,11 +46,27 @@ TEST_CASE("a node that is away, cut off or given up is tried again, but not too 
   CHECK(nodes.to_try(start + 1001ms) == std::vector<std::uint32_t>{0, 2, 4});
 }
 
-TEST_CASE("answers are awaited of nodes that were asked or are being dialled") {
+TEST_CASE("a node that is named no more gets no workers, until it is named again") {
+  auto nodes = roster_of(2, {1, 1});
+  nodes[0].state = node_state::offered;
+  nodes[0].is_wanted = false;
+  CHECK(nodes.in_state(node_state::offered).empty());
+  CHECK_FALSE(nodes.place(node_state::offered, {}));
+  // It may still have some.
+  nodes[0].state = node_state::open;
+  CHECK(nodes.in_state(node_state::open) == std::vector<std::uint32_t>{0});
+  nodes[0].state = node_state::offered;
+  nodes[0].is_wanted = true;
+  CHECK(nodes.place(node_state::offered, {}));
+}
+
+TEST_CASE("answers are awaited of nodes that were asked or are being dialled for the first time") {
   auto nodes = roster_of(2);
   CHECK_FALSE(nodes.awaits_answers());
   nodes[1].state = node_state::dialling;
   CHECK(nodes.awaits_answers());
+  nodes[1].tried = start;
+  CHECK_FALSE(nodes.awaits_answers());
   nodes[1].state = node_state::away;
   nodes[0].state = node_state::asked;
   CHECK(nodes.awaits_answers());

@@ -140,6 +140,11 @@ class trainer_fixture : public actor_fixture {
       nodes.push_back({addresses_.at(i), slots});
     named_->answer = std::move(nodes);
   }
+  /// How often the script was asked.
+  [[nodiscard]] unsigned named_looks() {
+    auto lock = std::lock_guard{named_->mutex};
+    return named_->looks;
+  }
   void break_script(const error& reason) {
     auto lock = std::lock_guard{named_->mutex};
     named_->answer = fail(reason);
@@ -166,6 +171,7 @@ class trainer_fixture : public actor_fixture {
     services.open_control_port = open_control_port;
     services.find_nodes = [named = named_](const node_source&) {
       auto lock = std::lock_guard{named->mutex};
+      ++named->looks;
       return named->answer;
     };
     services.program_path = "/opt/train";
@@ -252,6 +258,14 @@ class trainer_fixture : public actor_fixture {
     return first_event<run_notice>([&](const run_notice& x) { return says(x.text, text); }).has_value();
   }
 
+  /// Whether it was said by now.
+  bool was_said(const std::string& text) {
+    return std::ranges::any_of(events->all(), [&](const event& x) {
+      const auto* notice = std::get_if<run_notice>(&x);
+      return notice != nullptr && says(notice->text, text);
+    });
+  }
+
   /// Returns once there is a generation of so many workers, or a later one.
   bool is_formed(std::uint32_t workers, std::uint64_t generation = 2) {
     return first_event<generation_record>(
@@ -301,6 +315,7 @@ class trainer_fixture : public actor_fixture {
   struct naming {
     std::mutex mutex;
     expected<std::vector<named_node>> answer;
+    unsigned looks = 0;
   };
 
   scratch_directory scratch_;

@@ -1,9 +1,8 @@
 #include "trainer_fixture.hpp"
 
-#include <condition_variable>
-#include <mutex>
-#include <stop_token>
+#include <chrono>
 #include <string>
+#include <thread>
 
 using namespace troupe;
 using namespace troupe::actors;
@@ -238,6 +237,30 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that is named no more is left between
   CHECK(result.status == run_status::stopped);
   CHECK(result.failures.empty());
   CHECK(result.restarts == 0);
+}
+
+TEST_CASE_FIXTURE(trainer_fixture, "naming a drained node again does not undo that a user has drained it") {
+  open_discovered(worker_script::until_stopped, {0, 1});
+  config.scaling.num_workers = {1, 2};
+  config.scaling.resources_per_worker.cpus = 1;
+  capacity = {1, 0};
+  auto result = fit_and([&](const trainer_actor& trainer) {
+    name({0});
+    CHECK(is_said("node 10.0.0.1:4000 is named no more"));
+    CHECK(is_formed(1));
+    CHECK(ask<node_report>(nodes[1]->node(), drain_node{600'000}));
+    CHECK(is_said("node 10.0.0.1:4000 is drained"));
+    const auto looks = named_looks();
+    name({0, 1});
+    while (named_looks() < looks + 3)
+      std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    CHECK_FALSE(was_said("node 10.0.0.1:4000 takes workers again"));
+    CHECK(ask<node_report>(nodes[1]->node(), resume_node{}));
+    CHECK(is_said("node 10.0.0.1:4000 takes workers again"));
+    CHECK(is_formed(2, 3));
+    CHECK(ask<void>(trainer, stop_request{}));
+  });
+  CHECK(result.status == run_status::stopped);
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "slots limit the workers on each of the nodes that are named") {

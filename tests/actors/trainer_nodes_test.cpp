@@ -382,6 +382,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "other named nodes take the workers of one th
   config.scaling.num_workers = 1;
   nodes[0]->on_open = [&] { caf::anon_send_exit(nodes[0]->node(), caf::exit_reason::kill); };
   const auto result = fit();
-  CHECK(result.status == run_status::completed);
+  INFO(result.reason.message);
+  REQUIRE(result.status == run_status::completed);
   CHECK(result.workers.back().node == "10.0.0.1:4000");
 }

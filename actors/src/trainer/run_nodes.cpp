@@ -1,5 +1,6 @@
 #include "trainer/run_nodes.hpp"
 
+#include <troupe/actors/decisions/resource_sums.hpp>
 #include <troupe/actors/error_conversion.hpp>
 
 #include <caf/all.hpp>
@@ -162,13 +163,19 @@ void run_nodes::lease(std::map<std::uint32_t, resources> amounts, const waiting_
     done(troupe::fail(*round->refusal()));
   };
   for (const auto& [node, amount] : round->amounts()) {
+    // A node that is to get back what it has leased may have died of what it was asked for.
+    const auto gives_back = is_nothing(amount);
     if (links_[node] == nullptr) {
-      finish(node, troupe::fail(errc::node_lost, fmt::format("the connection to node {} is gone", name_of(node))));
+      finish(node, gives_back ? expected<void>{}
+                              : troupe::fail(errc::node_lost,
+                                             fmt::format("the connection to node {} is gone", name_of(node))));
       continue;
     }
     self_->request(links_[node]->handle(), node_timeout, lease_request{who.ticket, who.run_name, amount, predecessor_})
         .then([finish, node] { finish(node, {}); },
-              [this, finish, node](const caf::error& reason) {
+              [this, finish, node, gives_back](const caf::error& reason) {
+                if (gives_back)
+                  return finish(node, {});
                 auto ours = from_caf(reason);
                 finish(node, troupe::fail(ours.code, fmt::format("node {}: {}", name_of(node), ours.message)));
               });

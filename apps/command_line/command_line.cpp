@@ -322,11 +322,11 @@ CLI::Option* add_named_values(CLI::App& app, const std::string& option,
       ->delimiter(',');
 }
 
-void refuse_removed(CLI::App& app, const std::string& option, const std::string& instead) {
+void refuse_removed(CLI::App& app, const char* option, const char* instead) {
   app.add_option_function<std::vector<std::string>>(
          option,
          [option, instead](const std::vector<std::string>&) {
-           throw CLI::ValidationError{option, "this option has gone: " + instead};
+           throw CLI::ValidationError{option, fmt::format("this option has gone: {}", instead)};
          })
       ->expected(0, -1)
       ->group("");

@@ -58,8 +58,9 @@ void add_metrics_address(CLI::App& app, std::string& address);
 /// Adds `--metrics` and `--tensorboard`.
 void add_monitoring(CLI::App& app, monitoring_config& monitoring);
 
-/// An option that programs had once: whoever gives it, in whatever place, is told what to do instead.
-void refuse_removed(CLI::App& app, const std::string& option, const std::string& instead);
+/// An option that programs had once: whoever gives it, in whatever place, is told what to do instead. Both texts
+/// outlive the app.
+void refuse_removed(CLI::App& app, const char* option, const char* instead);
 
 /// Adds `--nodes`, `--hosts` and `--discover`.
 void add_node_names(CLI::App& app, cluster_config& cluster);

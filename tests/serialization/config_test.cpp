@@ -105,6 +105,7 @@ const std::vector<mistake>& mistakes() {
        "at least the latest"},
       {"no best checkpoint to keep", [](auto& x) { x.checkpoint.num_best_to_keep = 0; }, "checkpoint.num_best_to_keep",
        "at least 1"},
+      // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange): what a damaged configuration has
       {"a score that is ordered in no way", [](auto& x) { x.checkpoint.score_order = score_mode{0}; },
        "checkpoint.score_order", "score_mode::max"},
       {"an order without a score", [](auto& x) { x.checkpoint.score_order = score_mode::min; },

@@ -17,7 +17,6 @@
 #include <iterator>
 #include <sstream>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <tuple>
 #include <unistd.h>
 #include <utility>
@@ -47,18 +46,9 @@ bool is_held_here(const fs::path& root) {
   const auto holder = read_lock_holder(root);
   if (!holder || life_of(*holder, root) != holder_life::lives)
     return false;
-  if (holder->pid != static_cast<std::uint32_t>(::getpid()))
-    return true;
-  // This process has just opened the file: another of its drivers has it open as well.
-  struct stat lock {};
-  auto code = std::error_code{};
-  auto times = 0;
-  if (::stat((root / ".lock").c_str(), &lock) == 0)
-    for (const auto& each : fs::directory_iterator{"/proc/self/fd", code})
-      if (struct stat open{};
-          ::stat(each.path().c_str(), &open) == 0 && open.st_dev == lock.st_dev && open.st_ino == lock.st_ino)
-        ++times;
-  return times > 1;
+  // This process has just opened the file itself.
+  const auto is_own = holder->pid == static_cast<std::uint32_t>(::getpid());
+  return !is_own || times_open(holder->pid, root).value_or(0) > 1;
 }
 
 expected<int> lock_directory(const fs::path& root) {

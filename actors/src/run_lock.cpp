@@ -30,24 +30,29 @@ std::string lock_host() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
+std::optional<int> times_open(std::uint32_t pid, const fs::path& run) {
+  struct stat lock {};
+  const auto descriptors = fs::path{fmt::format("/proc/{}/fd", pid)};
+  auto code = std::error_code{};
+  auto entries = fs::directory_iterator{descriptors, code};
+  if (code == std::errc::permission_denied)
+    return std::nullopt;
+  if (code || ::stat((run / ".lock").c_str(), &lock) != 0)
+    return 0;
+  auto result = 0;
+  for (; !code && entries != fs::directory_iterator{}; entries.increment(code)) {
+    struct stat open {};
+    if (::stat(entries->path().c_str(), &open) == 0 && open.st_dev == lock.st_dev && open.st_ino == lock.st_ino)
+      ++result;
+  }
+  return result;
+}
+
 holder_life life_of(const lock_holder& holder, const fs::path& run) {
   if (!holder.host.empty() && holder.host != lock_host())
     return holder_life::unknown;
   // The process may be another by now: the driver has the lock open.
-  struct stat lock {};
-  const auto descriptors = fs::path{fmt::format("/proc/{}/fd", holder.pid)};
-  auto code = std::error_code{};
-  auto entries = fs::directory_iterator{descriptors, code};
-  if (code == std::errc::permission_denied)
-    return holder_life::lives;
-  if (code || ::stat((run / ".lock").c_str(), &lock) != 0)
-    return holder_life::is_gone;
-  for (; !code && entries != fs::directory_iterator{}; entries.increment(code)) {
-    struct stat open {};
-    if (::stat(entries->path().c_str(), &open) == 0 && open.st_dev == lock.st_dev && open.st_ino == lock.st_ino)
-      return holder_life::lives;
-  }
-  return holder_life::is_gone;
+  return times_open(holder.pid, run).value_or(1) > 0 ? holder_life::lives : holder_life::is_gone;
 }
 
 } // namespace troupe::actors

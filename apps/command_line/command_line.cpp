@@ -237,7 +237,8 @@ void add_monitoring(CLI::App& app, monitoring_config& monitoring) {
   add_metrics_address(app, monitoring.metrics_address);
   app.add_flag("--tensorboard", monitoring.tensorboard,
                "Write TensorBoard's event files into the run's directory: tensorboard --logdir STORAGE");
-  refuse_removed(app, "--mlflow", "tools/trackers/troupe-mlflow RUN follows a run's files and logs it");
+  for (const auto* option : {"--mlflow", "--mlflow-experiment"})
+    refuse_removed(app, option, "tools/trackers/troupe-mlflow RUN follows a run's files and logs it");
 }
 
 void add_node_names(CLI::App& app, cluster_config& cluster) {

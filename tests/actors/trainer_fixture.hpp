@@ -132,6 +132,14 @@ class trainer_fixture : public actor_fixture {
     name(named);
   }
 
+  /// The same for a run with one worker on each of one or two nodes.
+  void open_elastic(worker_script script, const std::vector<std::size_t>& named) {
+    open_discovered(script, named);
+    config.scaling.num_workers = {1, 2};
+    config.scaling.resources_per_worker.cpus = 1;
+    capacity = {1, 0};
+  }
+
   /// What the script says from now on; each node may have so many workers.
   void name(const std::vector<std::size_t>& some, std::optional<std::uint32_t> slots = {}) {
     auto lock = std::lock_guard{named_->mutex};

@@ -199,10 +199,7 @@ TEST_CASE_FIXTURE(trainer_fixture,
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a run begins on the nodes that are named, and grows onto one that comes later") {
-  open_discovered(worker_script::until_stopped, {0});
-  config.scaling.num_workers = {1, 2};
-  config.scaling.resources_per_worker.cpus = 1;
-  capacity = {1, 0};
+  open_elastic(worker_script::until_stopped, {0});
   auto result = fit_and([&](const trainer_actor& trainer) {
     name({0, 1});
     CHECK(is_said("node 10.0.0.1:4000 has joined"));
@@ -221,10 +218,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a run begins on the nodes that are named, an
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "a node that is named no more is left between two steps, until it is named again") {
-  open_discovered(worker_script::until_stopped, {0, 1});
-  config.scaling.num_workers = {1, 2};
-  config.scaling.resources_per_worker.cpus = 1;
-  capacity = {1, 0};
+  open_elastic(worker_script::until_stopped, {0, 1});
   auto result = fit_and([&](const trainer_actor& trainer) {
     name({0});
     CHECK(is_said("node 10.0.0.1:4000 is named no more: its workers move to other nodes, or leave"));
@@ -240,10 +234,7 @@ TEST_CASE_FIXTURE(trainer_fixture, "a node that is named no more is left between
 }
 
 TEST_CASE_FIXTURE(trainer_fixture, "naming a drained node again does not undo that a user has drained it") {
-  open_discovered(worker_script::until_stopped, {0, 1});
-  config.scaling.num_workers = {1, 2};
-  config.scaling.resources_per_worker.cpus = 1;
-  capacity = {1, 0};
+  open_elastic(worker_script::until_stopped, {0, 1});
   auto result = fit_and([&](const trainer_actor& trainer) {
     name({0});
     CHECK(is_said("node 10.0.0.1:4000 is named no more"));

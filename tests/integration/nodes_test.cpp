@@ -163,6 +163,9 @@ TEST_CASE_FIXTURE(nodes, "troupe nodes, drain and resume say what is wrong, and 
   ran = here.run(here.charlm("old", {"--cluster", node.address}));
   CHECK(ran.status == exit_status{2, {}});
   CHECK(contains(ran.err, "--nodes, --hosts or --discover"));
+  ran = here.run(here.charlm("old", {"--mlflow-experiment", "letters"}));
+  CHECK(ran.status == exit_status{2, {}});
+  CHECK(contains(ran.err, "troupe-mlflow"));
 }
 
 TEST_CASE_FIXTURE(nodes, "a node that is frozen costs `troupe nodes` its deadline, and the others nothing") {

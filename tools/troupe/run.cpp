@@ -87,6 +87,7 @@ void add_logs(CLI::App& parent, command& chosen) {
   auto [added, given] =
       add_run_command<logs_arguments>(parent, chosen, "logs", "Print what a run's workers wrote", logs, which_of);
   added->add_option("--rank", given->rank, "Only the workers that had this rank last");
+  apps::refuse_removed(*added, "--driver", "what a driver writes is where systemd, Slurm or Kubernetes keeps it");
   added->add_flag("-f,--follow", given->follows, "Go on with what they write, until the run ends");
   added->add_option("--lines", given->lines, "Only the last so many lines of each worker (default: all)");
   added->footer("Exit codes: 0 success, 1 nothing of this rank, 2 wrong usage or nothing found.");

@@ -17,7 +17,6 @@ std::optional<std::uint32_t> node_roster::find(const std::string& address) const
 std::vector<std::uint32_t> node_roster::in_state(node_state state) const {
   std::vector<std::uint32_t> result;
   for (std::uint32_t i = 0; i < size(); ++i)
-    // A node that is named no more gets no workers.
     if (nodes_[i].state == state && (nodes_[i].is_wanted || state != node_state::offered))
       result.push_back(i);
   return result;

@@ -132,20 +132,9 @@ class basp_stream : public caf::io::network::event_handler {
   caf::byte_buffer next_out_;
 };
 
-/// The first argument of a member function.
-template <class Function>
-struct first_argument;
-template <class Class, class Result, class First, class... Others>
-struct first_argument<Result (Class::*)(First, Others...)> {
-  using type = First;
-};
-
 /// The connection as CAF's broker has it.
 class basp_scribe : public caf::io::scribe {
  public:
-  /// CAF 0.18 and 1.1 have other names for it.
-  using execution_unit = first_argument<decltype(&caf::io::network::stream_manager::consume)>::type;
-
   /// With keys of a cluster, it ends when the peer's certificate is revoked. Null keys mean unencrypted.
   basp_scribe(caf::io::network::default_multiplexer& multiplexer, int fd, byte_channel channel, basp_side side,
               std::shared_ptr<key_source> keys);

@@ -11,6 +11,8 @@
 #include <fmt/format.h>
 
 #include <ctime>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <utility>
 

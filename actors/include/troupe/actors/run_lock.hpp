@@ -34,6 +34,9 @@ enum class holder_life : std::uint8_t {
   unknown = 3,
 };
 
+/// How often a process of this machine has the run's lock open; nothing if it cannot be told.
+[[nodiscard]] std::optional<int> times_open(std::uint32_t pid, const std::filesystem::path& run);
+
 [[nodiscard]] holder_life life_of(const lock_holder& holder, const std::filesystem::path& run);
 
 } // namespace troupe::actors

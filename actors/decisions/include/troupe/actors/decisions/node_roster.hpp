@@ -93,7 +93,8 @@ class node_roster {
   /// The node that is configured so; nothing if there is none.
   [[nodiscard]] std::optional<std::uint32_t> find(const std::string& address) const;
 
-  /// The nodes in this state, as indices.
+  /// The nodes in this state, as indices. Of those that have made an offer only the wanted ones: the others get no
+  /// workers.
   [[nodiscard]] std::vector<std::uint32_t> in_state(node_state state) const;
 
   /// Whether a node's answer is awaited that decides which nodes can be used.

@@ -17,6 +17,7 @@
 #include <iterator>
 #include <sstream>
 #include <sys/file.h>
+#include <thread>
 #include <tuple>
 #include <unistd.h>
 #include <utility>
@@ -51,7 +52,27 @@ bool is_held_here(const fs::path& root) {
   return !is_own || times_open(holder->pid, root).value_or(0) > 1;
 }
 
-expected<int> lock_directory(const fs::path& root) {
+/// A directory is let go by a driver that ends, a node that has noticed its death, or a server whose lease is over.
+constexpr auto lock_look_interval = std::chrono::milliseconds{200};
+
+/// Tries until the directory is free, somebody is in a hurry, or the time is over. Returns 0, or why flock failed.
+int lock_in_time(int fd, const fs::path& root, std::chrono::milliseconds longest, const lock_watch& watch) {
+  const auto deadline = std::chrono::steady_clock::now() + longest;
+  for (auto has_told = false;;) {
+    const auto why = ::flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    const auto is_held = why == EWOULDBLOCK || (has_no_locks(why) && is_held_here(root));
+    if (!is_held)
+      return has_no_locks(why) ? 0 : why;
+    if (std::chrono::steady_clock::now() >= deadline || watch.hurry.stop_requested())
+      return EWOULDBLOCK;
+    if (!std::exchange(has_told, true) && watch.tell)
+      watch.tell(fmt::format("waits up to {} s for the run directory {}, which is in use by {}",
+                             std::chrono::ceil<std::chrono::seconds>(longest).count(), root.string(), holder_of(root)));
+    std::this_thread::sleep_for(lock_look_interval);
+  }
+}
+
+expected<int> lock_directory(const fs::path& root, const run_config& config, const lock_watch& watch) {
   auto path = root / ".lock";
   auto fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) {
@@ -61,19 +82,14 @@ expected<int> lock_directory(const fs::path& root) {
         "; choose another storage path (run.storage_path, --storage), or free space there and make it writable";
     return fail(std::move(reason));
   }
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    const auto why = errno;
-    if (why != EWOULDBLOCK && !has_no_locks(why)) {
-      ::close(fd);
-      return fail(errc::io_error, fmt::format("run directory {} cannot be locked ({}): choose another storage path "
-                                              "(run.storage_path, --storage)",
-                                              root.string(), std::strerror(why)));
-    }
-    if (why == EWOULDBLOCK || is_held_here(root)) {
-      ::close(fd);
+  if (const auto why = lock_in_time(fd, root, config.lock_wait, watch); why != 0) {
+    ::close(fd);
+    if (why == EWOULDBLOCK)
       return fail(errc::already_exists, "run directory " + root.string() + " is in use by " + holder_of(root) +
                                             ": stop that one first, or choose another name (run.name, --name)");
-    }
+    return fail(errc::io_error, fmt::format("run directory {} cannot be locked ({}): choose another storage path "
+                                            "(run.storage_path, --storage)",
+                                            root.string(), std::strerror(why)));
   }
   const auto content = lock_content();
   if (::ftruncate(fd, 0) != 0 || ::write(fd, content.data(), content.size()) != static_cast<ssize_t>(content.size())) {
@@ -247,7 +263,7 @@ fs::path run_directory::path_of(const run_config& config) {
   return fs::absolute(config.storage_path, code) / config.name;
 }
 
-expected<run_directory> run_directory::open(const run_config& config) {
+expected<run_directory> run_directory::open(const run_config& config, const lock_watch& watch) {
   run_directory result;
   result.root_ = path_of(config);
   result.log_limit_bytes_ = config.worker_log_bytes;
@@ -262,7 +278,7 @@ expected<run_directory> run_directory::open(const run_config& config) {
             "(run.name, --name)");
   if (config.resume == resume_mode::restart && fs::exists(result.root_ / "run.json", code)) {
     // Not from under another driver.
-    TROUPE_TRY(auto old, lock_directory(result.root_));
+    TROUPE_TRY(auto old, lock_directory(result.root_, config, watch));
     auto moved = move_run_aside(result.root_);
     unlock(old);
     if (!moved)
@@ -275,7 +291,7 @@ expected<run_directory> run_directory::open(const run_config& config) {
         made.error().message +
             "; choose another storage path (run.storage_path, --storage), or free space there and make it writable");
   TROUPE_TRY(serialization::create_directories_durably(result.root_ / "logs"));
-  TROUPE_TRY(auto lock, lock_directory(result.root_));
+  TROUPE_TRY(auto lock, lock_directory(result.root_, config, watch));
   result.lock_ = lock;
   const auto events = result.root_ / "events.jsonl";
   drop_torn_line(events);

@@ -1,5 +1,7 @@
 #include "description.hpp"
 
+#include <troupe/shell_words.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +18,6 @@ std::string function_name(const std::string& command) {
   std::ranges::replace_if(
       result, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
   return result;
-}
-
-std::string shell_quoted(const std::string& text) {
-  return "'" + CLI::detail::find_and_replace(text, "'", R"('\'')") + "'";
 }
 
 /// The command line so far without the program's name: "" or " checkpoint ls".

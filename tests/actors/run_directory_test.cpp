@@ -10,6 +10,8 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <optional>
+#include <stop_token>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,6 +85,35 @@ TEST_CASE("a directory that another driver holds is refused with its process id"
   CHECK(second.error().code == errc::already_exists);
   CHECK(says(second.error(), "process id " + std::to_string(::getpid())));
   CHECK(says(second.error(), "--name"));
+}
+
+TEST_CASE("a driver that may wait takes the directory when the other lets it go, and says for whom it waits") {
+  auto scratch = scratch_directory{};
+  auto other = std::optional{run_directory::open(config_in(scratch.path()))};
+  REQUIRE(*other);
+  auto patient = config_in(scratch.path());
+  patient.lock_wait = std::chrono::minutes{1};
+  auto told = std::string{};
+  const auto mine = run_directory::open(patient, {{}, [&](std::string text) {
+                                                    told = std::move(text);
+                                                    other.reset();
+                                                  }});
+  CHECK(mine);
+  CHECK(told.find("in use by the driver with process id " + std::to_string(::getpid())) != std::string::npos);
+}
+
+TEST_CASE("waiting for a directory ends with the time for it, and when somebody is in a hurry") {
+  auto scratch = scratch_directory{};
+  const auto other = run_directory::open(config_in(scratch.path()));
+  REQUIRE(other);
+  auto impatient = config_in(scratch.path());
+  impatient.lock_wait = std::chrono::milliseconds{300};
+  CHECK(run_directory::open(impatient).error().code == errc::already_exists);
+  impatient.lock_wait = std::chrono::hours{1};
+  auto hurry = std::stop_source{};
+  CHECK(run_directory::open(impatient, {hurry.get_token(), [&](const std::string&) { hurry.request_stop(); }})
+            .error()
+            .code == errc::already_exists);
 }
 
 TEST_CASE("a directory whose driver was killed is free") {

@@ -1,3 +1,4 @@
+#include <troupe/runtime/job_variable.hpp>
 #include "driver/run_naming.hpp"
 #include "process/debugger.hpp"
 
@@ -40,6 +41,52 @@ TEST_CASE("a run that the environment names trains in the driver's process, and 
   CHECK(obeying("b").run.resume == resume_mode::restart);
   ::unsetenv(in_process_variable);
   CHECK(obeying("a").scaling.num_workers == worker_range{4});
+}
+
+TEST_CASE("a job fills in what its program leaves open, and its program's own settings stay") {
+  const auto job = job_context{"night",
+                               "a:4000,b:4000",
+                               true,
+                               "/keys",
+                               "/mirror",
+                               std::chrono::hours{2},
+                               std::chrono::minutes{1},
+                               std::chrono::minutes{3},
+                               resume_mode::restart,
+                               {"slurm", "17", "f00d"}};
+  const auto read = parse_job_context(to_text(job));
+  REQUIRE(read);
+  CHECK(*read == job);
+  trainer_config open;
+  REQUIRE(complete(open, *read));
+  CHECK(open.run.name == "night");
+  CHECK(open.cluster.nodes == std::vector<std::string>{"a:4000", "b:4000"});
+  CHECK(open.cluster.insecure);
+  CHECK(open.checkpoint.mirror.to == "/mirror");
+  CHECK(open.run.time_limit == std::chrono::hours{2});
+  CHECK(open.run.lock_wait == std::chrono::minutes{3});
+  CHECK(open.run.resume == resume_mode::restart);
+  CHECK(open.run.job == job.job);
+  trainer_config own;
+  own.run.name = "mine";
+  own.run.resume = resume_mode::required;
+  own.cluster.nodes = {"c:4000"};
+  own.checkpoint.mirror.to = "/elsewhere";
+  REQUIRE(complete(own, *read));
+  CHECK(own.run.name == "mine");
+  CHECK(own.run.resume == resume_mode::required);
+  CHECK(own.cluster.nodes == std::vector<std::string>{"c:4000"});
+  CHECK_FALSE(own.cluster.insecure);
+  CHECK(own.checkpoint.mirror.to == "/elsewhere");
+  CHECK(own.run.job == job.job);
+}
+
+TEST_CASE("what is no job's context is refused by the variable's name") {
+  for (const auto* text : {"", "{}", "[]", R"({"name":1})"}) {
+    const auto read = parse_job_context(text);
+    REQUIRE_FALSE(read);
+    CHECK(read.error().message.starts_with("TROUPE_JOB is for programs that `troupe submit` starts"));
+  }
 }
 
 TEST_CASE("a worker's name says which step it has committed, unless the number may be cut off") {

@@ -61,6 +61,17 @@ nlohmann::json described_in(const std::filesystem::path& run_directory) {
   return nlohmann::json::parse(in, nullptr, false);
 }
 
+void describe_job(nlohmann::json& run, const submitted_job& job) {
+  if (!job.engine.empty())
+    run["job"] = {{"engine", job.engine}, {"id", job.id}, {"submission", job.submission}};
+}
+
+bool is_of_submission(const nlohmann::json& described, const std::string& submission) {
+  const auto job = described.is_object() ? described.find("job") : described.end();
+  return !submission.empty() && job != described.end() && job->is_object() &&
+         job->value("submission", nlohmann::json{}) == submission;
+}
+
 nlohmann::json describe_run(const run_files_config& what, const starting_state& state, const nlohmann::json& before) {
   auto result = nlohmann::json{{"run", what.run.value},
                                {"name", what.config.run.name},
@@ -75,6 +86,7 @@ nlohmann::json describe_run(const run_files_config& what, const starting_state& 
                                {"config", what.config.config},
                                {"options", what.config.options},
                                {"replay", describe_replay(what, state)}};
+  describe_job(result, what.config.run.job);
   if (state.is_own() && before.is_object())
     keep_origin(result, before);
   return result;

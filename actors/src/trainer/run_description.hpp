@@ -5,12 +5,19 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
 
 /// run.json: what a run is, for people and for `troupe replay`.
 namespace troupe::actors {
 
 /// The description from the run's last start; not a JSON object if there is none.
 [[nodiscard]] nlohmann::json described_in(const std::filesystem::path& run_directory);
+
+/// Says in a description which job its driver belongs to, if it belongs to one.
+void describe_job(nlohmann::json& run, const submitted_job& job);
+
+/// Whether a run was described by a driver that this `troupe submit` has started.
+[[nodiscard]] bool is_of_submission(const nlohmann::json& described, const std::string& submission);
 
 /// The description of a run that begins from this state. A resumed run that names no other checkpoint keeps the one
 /// that the description `before` says it began with.

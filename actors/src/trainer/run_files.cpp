@@ -91,7 +91,9 @@ class run_files_state : public orderly_end<run_files::base> {
   caf::result<claimed_directory> claim() {
     if (auto opened = mirror_.open(); !opened)
       return to_caf(opened.error());
-    auto directory = run_directory::open(what_.config.run);
+    if (auto decided = obey_first_start_once(); !decided)
+      return to_caf(decided.error());
+    auto directory = open_directory();
     if (!directory)
       return to_caf(directory.error());
     if (!directory->moved_aside().empty())
@@ -125,6 +127,25 @@ class run_files_state : public orderly_end<run_files::base> {
     begin_in(std::move(*directory), result);
     show_in_tensorboard(result.state->step);
     return result;
+  }
+
+  [[nodiscard]] expected<run_directory> open_directory() const {
+    return run_directory::open(what_.config.run, {what_.hurry, [this](std::string text) {
+                                                    tell({severity::note, std::move(text)});
+                                                  }});
+  }
+
+  /// What a job's command says of an earlier run is meant for its first start. An engine that starts it again wants it
+  /// to go on.
+  [[nodiscard]] expected<void> obey_first_start_once() {
+    auto& run = what_.config.run;
+    if (run.job.submission.empty() || run.resume == resume_mode::automatic)
+      return {};
+    TROUPE_TRY(const auto at_mirror, mirror_.described());
+    if (is_of_submission(described_in(run_directory::path_of(run)), run.job.submission) ||
+        is_of_submission(at_mirror, run.job.submission))
+      run.resume = resume_mode::automatic;
+    return {};
   }
 
   /// The directory is this run's from now on.
@@ -185,11 +206,13 @@ class run_files_state : public orderly_end<run_files::base> {
       return result;
     if (const auto left = control_journal{system(), path}.read(); left && *left)
       result.predecessor = run_proof{(**left).run, (**left).secret};
+    if (is_of_submission(described_in(path), what_.config.run.job.submission))
+      what_.config.run.resume = resume_mode::automatic;
     const auto resume = what_.config.run.resume;
     if (resume == resume_mode::never || resume == resume_mode::restart ||
         what_.config.failure.driver_grace == std::chrono::milliseconds{0})
       return result;
-    auto directory = run_directory::open(what_.config.run);
+    auto directory = open_directory();
     if (!directory)
       return to_caf(directory.error());
     auto& journal = journal_.emplace(system(), directory->root());
@@ -214,6 +237,12 @@ class run_files_state : public orderly_end<run_files::base> {
     what_.run = (**found).run;
     what_.secret = (**found).secret;
     begin_in(std::move(*directory), result.directory);
+    if (const auto& job = what_.config.run.job; !job.engine.empty())
+      if (auto described = described_in(directory_->root()); described.is_object()) {
+        describe_job(described, job);
+        // Only `troupe stop` reads it.
+        std::ignore = directory_->write_run(described);
+      }
     if (result.directory.warning.empty())
       result.directory.warning = std::move(problem);
     show_in_tensorboard(directory_->last_reported());

@@ -2,11 +2,14 @@
 
 #include <troupe/mirror_place.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
+#include <troupe/serialization/files/digest.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -50,6 +53,22 @@ expected<void> run_mirroring::open() {
     return {};
   TROUPE_TRY(storage_, open_place(place()));
   return {};
+}
+
+expected<nlohmann::json> run_mirroring::described() const {
+  if (!storage_)
+    return nlohmann::json{};
+  auto ignored = std::error_code{};
+  const auto copy = std::filesystem::temp_directory_path(ignored) / ("troupe-" + serialization::random_hex(8));
+  const auto fetched = storage_->fetch_file("run.json", copy, hurry_);
+  auto in = std::ifstream{copy};
+  auto result = nlohmann::json::parse(in, nullptr, false);
+  std::filesystem::remove(copy, ignored);
+  if (!fetched && fetched.error().code != errc::not_found)
+    return fail(fetched.error().code, fmt::format("whether this job has begun before is said at its mirror, which "
+                                                  "cannot be read: {}",
+                                                  fetched.error().message));
+  return result;
 }
 
 expected<void> run_mirroring::prepare(const run_directory& directory) {

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ class run_mirroring {
 
   /// Fails if there can be no mirror at the place that is configured.
   [[nodiscard]] expected<void> open();
+  /// What the run.json there says; not a JSON object if there is none.
+  [[nodiscard]] expected<nlohmann::json> described() const;
   /// Moves an earlier run aside, or refuses, as `resume` says.
   [[nodiscard]] expected<void> prepare(const run_directory& directory);
   /// What the run begins with, or begins again with.

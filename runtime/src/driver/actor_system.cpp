@@ -1,7 +1,6 @@
 #include <troupe/actor_system.hpp>
 
 #include "driver/control_port.hpp"
-#include "driver/job_variable.hpp"
 #include "driver/own_node.hpp"
 #include "driver/run_naming.hpp"
 #include "driver/trainer_spawning.hpp"
@@ -9,6 +8,7 @@
 #include "net/connection.hpp"
 #include "net/parts/part_stream.hpp"
 #include "nodes/driver_keys.hpp"
+#include <troupe/runtime/job_variable.hpp>
 
 #include <troupe/actors/trainer.hpp>
 #include <troupe/runtime/fingerprint.hpp>

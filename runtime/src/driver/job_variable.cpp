@@ -1,4 +1,4 @@
-#include "driver/job_variable.hpp"
+#include <troupe/runtime/job_variable.hpp>
 
 #include <troupe/node_names.hpp>
 
@@ -9,7 +9,14 @@
 #include <cstdlib>
 #include <exception>
 
-namespace troupe::runtime {
+namespace troupe {
+
+NLOHMANN_JSON_SERIALIZE_ENUM(resume_mode, {{resume_mode::automatic, "auto"},
+                                           {resume_mode::never, "never"},
+                                           {resume_mode::required, "required"},
+                                           {resume_mode::restart, "restart"}})
+
+namespace runtime {
 
 using nlohmann::json;
 
@@ -20,7 +27,12 @@ std::string to_text(const job_context& job) {
               {"keys", job.keys.string()},
               {"mirror", job.mirror},
               {"time_limit_ms", job.time_limit.count()},
-              {"wait_ms", job.wait_for_resources.count()}}
+              {"wait_ms", job.wait_for_resources.count()},
+              {"lock_wait_ms", job.lock_wait.count()},
+              {"resume", job.resume},
+              {"engine", job.job.engine},
+              {"id", job.job.id},
+              {"submission", job.job.submission}}
       .dump();
 }
 
@@ -33,7 +45,11 @@ expected<job_context> parse_job_context(const std::string& text) {
                        parsed.at("keys").get<std::string>(),
                        parsed.at("mirror").get<std::string>(),
                        std::chrono::milliseconds{parsed.at("time_limit_ms").get<std::uint64_t>()},
-                       std::chrono::milliseconds{parsed.at("wait_ms").get<std::uint64_t>()}};
+                       std::chrono::milliseconds{parsed.at("wait_ms").get<std::uint64_t>()},
+                       std::chrono::milliseconds{parsed.at("lock_wait_ms").get<std::uint64_t>()},
+                       parsed.at("resume").get<resume_mode>(),
+                       {parsed.at("engine").get<std::string>(), parsed.at("id").get<std::string>(),
+                        parsed.at("submission").get<std::string>()}};
   } catch (const std::exception& x) {
     return fail(
         errc::invalid_argument,
@@ -56,6 +72,11 @@ expected<void> complete(trainer_config& config, const job_context& job) {
     config.run.time_limit = job.time_limit;
   if (config.scaling.wait_for_resources.count() == 0)
     config.scaling.wait_for_resources = job.wait_for_resources;
+  if (config.run.lock_wait.count() == 0)
+    config.run.lock_wait = job.lock_wait;
+  if (config.run.resume == resume_mode::automatic)
+    config.run.resume = job.resume;
+  config.run.job = job.job;
   return {};
 }
 
@@ -81,4 +102,6 @@ void obey_job_variable(trainer_config& config) {
     throw exception{completed.error()};
 }
 
-} // namespace troupe::runtime
+} // namespace runtime
+
+} // namespace troupe

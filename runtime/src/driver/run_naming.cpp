@@ -1,6 +1,7 @@
 #include "driver/run_naming.hpp"
 
 #include <troupe/actors/run_name.hpp>
+#include <troupe/shell_words.hpp>
 
 #include <fmt/format.h>
 
@@ -28,20 +29,6 @@ std::vector<std::string> own_arguments() {
   return result;
 }
 
-namespace {
-
-std::string quoted(const std::string& word) {
-  if (!word.empty() && word.find_first_of(" \t\n'\"\\$`&|;<>()*?[]#~!{}") == std::string::npos)
-    return word;
-  // A quote cannot stand between quotes.
-  auto result = word;
-  for (auto at = result.find('\''); at != std::string::npos; at = result.find('\'', at + 4))
-    result.replace(at, 1, "'\\''");
-  return "'" + result + "'";
-}
-
-} // namespace
-
 void obey_in_process_variable(trainer_config& config) {
   const auto* name = std::getenv(in_process_variable);
   if (name == nullptr || (!config.run.name.empty() && config.run.name != name))
@@ -57,8 +44,8 @@ void obey_in_process_variable(trainer_config& config) {
 std::string in_one_process(const std::vector<std::string>& arguments, const std::string& name) {
   auto command = std::string{};
   for (const auto& word : arguments)
-    command += " " + quoted(word);
-  const auto variable = fmt::format("{}={}", in_process_variable, quoted(name));
+    command += " " + shell_quoted(word);
+  const auto variable = fmt::format("{}={}", in_process_variable, shell_quoted(name));
   return fmt::format("\nRepeat it in one process:\n  {}{}\nor in a debugger:\n  {} gdb --args{}", variable, command,
                      variable, command);
 }

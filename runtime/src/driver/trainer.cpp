@@ -1,10 +1,10 @@
 #include <troupe/trainer.hpp>
 
 #include "driver/checkpoint_waits.hpp"
-#include "driver/job_variable.hpp"
 #include "driver/run_naming.hpp"
 #include "driver/signal_watch.hpp"
 #include "driver/trainer_spawning.hpp"
+#include <troupe/runtime/job_variable.hpp>
 
 #include <troupe/actor_system.hpp>
 #include <troupe/actors/error_conversion.hpp>

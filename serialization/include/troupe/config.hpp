@@ -126,6 +126,19 @@ enum class transport_mode : std::uint8_t {
   nccl = 5,
 };
 
+/// The job of an engine, such as systemd, that a run's driver belongs to. `troupe submit` says it in the environment.
+struct submitted_job {
+  /// "systemd", "systemd-user", "slurm" or "kubernetes"; empty: nobody has submitted this driver.
+  std::string engine = {};
+  /// What the engine calls it: a unit, a job's number, a job's name.
+  std::string id = {};
+  /// Differs in each `troupe submit`. A driver that finds its own in the run's directory, or at its mirror, is one that
+  /// the engine has started again: it goes on, whatever `run_config::resume` says.
+  std::string submission = {};
+
+  bool operator==(const submitted_job&) const = default;
+};
+
 /// Which run this is, and where its files are.
 struct run_config {
   /// The run's directory is `storage_path / name`. Letters, digits, '.', '_' and '-'; not "latest". A run without a
@@ -134,6 +147,10 @@ struct run_config {
   /// `storage_path / "latest"` is a link to the directory of the run that was begun last.
   std::filesystem::path storage_path = "runs";
   resume_mode resume = resume_mode::automatic;
+  /// How long a driver waits for the directory while another has it, such as one on a host that has died: a server of
+  /// NFS keeps that one's lock for up to a lease. 0: it fails at once.
+  std::chrono::milliseconds lock_wait{0};
+  submitted_job job = {};
   allowed_changes allow_changed = {};
   /// The number of the last step, counted over the whole life of the run; 0 leaves it to the training function. May
   /// change when the run is resumed.

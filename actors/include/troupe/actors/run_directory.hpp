@@ -18,10 +18,12 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,13 @@ struct metrics_history {
   metric_steps metrics_from;
   /// How long the run had been training by its last line.
   double seconds = 0;
+};
+
+/// What ends a wait for a directory that another driver holds, and who hears of it; both may be empty.
+struct lock_watch {
+  std::stop_token hurry = {};
+  /// Called once, with text for users.
+  std::function<void(std::string)> tell = {};
 };
 
 /// The directory of a run, which one driver at a time may hold:
@@ -53,10 +62,10 @@ struct metrics_history {
 class run_directory {
  public:
   /// Makes the directory, or takes over an existing one, and locks it; with resume = restart, what is there is moved
-  /// aside first. Fails with `errc::already_exists` (resume =
+  /// aside first. Waits up to `lock_wait` while another driver holds it. Fails with `errc::already_exists` (resume =
   /// never and a run has begun in it, or another driver holds it) or `errc::io_error` (no space, read-only, no right to
   /// write), before anything is started.
-  [[nodiscard]] static expected<run_directory> open(const run_config& config);
+  [[nodiscard]] static expected<run_directory> open(const run_config& config, const lock_watch& watch = {});
 
   run_directory(run_directory&& other) noexcept;
   run_directory& operator=(run_directory&& other) noexcept;

@@ -22,6 +22,10 @@ struct job_context {
   std::string mirror;
   std::chrono::milliseconds time_limit{0};
   std::chrono::milliseconds wait_for_resources{0};
+  std::chrono::milliseconds lock_wait{0};
+  /// For the job's first start.
+  resume_mode resume = resume_mode::automatic;
+  submitted_job job;
 
   bool operator==(const job_context&) const = default;
 };
@@ -29,7 +33,7 @@ struct job_context {
 [[nodiscard]] std::string to_text(const job_context& job);
 [[nodiscard]] expected<job_context> parse_job_context(const std::string& text);
 
-/// Fills in what the program has left open: the run's name, its nodes, mirror and times.
+/// Fills in what the program has left open: the run's name, its nodes, mirror and times; and says whose job it is.
 [[nodiscard]] expected<void> complete(trainer_config& config, const job_context& job);
 
 /// The same with the context in this process's environment, if there is one. Fails for one that cannot be read.

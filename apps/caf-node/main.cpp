@@ -1,4 +1,5 @@
 #include "background_log.hpp"
+#include "ready_notice.hpp"
 
 #include <command_line.hpp>
 #include <layered_options.hpp>
@@ -199,6 +200,7 @@ int main(int argc, char** argv) {
   }
   std::printf("caf-node: listening on %s\n", troupe::to_string(node->address()).c_str());
   std::fflush(stdout);
+  notify_ready();
   log_line(log, fmt::format("offers {} CPUs and {} GPUs; Ctrl-C ends it and its workers", node->offered().cpus,
                             static_cast<unsigned>(node->offered().gpus)));
   if (const auto metrics_at = node->metrics_address())

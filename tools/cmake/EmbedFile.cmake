@@ -1,9 +1,9 @@
-# Makes a source file of INPUT, with a function NAME: cmake -DINPUT=page.css -DNAME=page_style -DOUTPUT=page_style.cpp -P EmbedFile.cmake
+# Makes a source file of INPUT, with the function NAMESPACE::NAME, which HEADER declares; see troupe_embed_file.
 file(READ ${INPUT} bytes HEX)
 string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}")
-file(WRITE ${OUTPUT} "#include \"dashboard/page.hpp\"
+file(WRITE ${OUTPUT} "#include \"${HEADER}\"
 
-namespace troupe::runtime {
+namespace ${NAMESPACE} {
 
 namespace {
 
@@ -15,5 +15,5 @@ std::string_view ${NAME}() {
   return {reinterpret_cast<const char*>(bytes), sizeof(bytes)};
 }
 
-} // namespace troupe::runtime
+} // namespace ${NAMESPACE}
 ")

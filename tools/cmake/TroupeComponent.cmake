@@ -125,3 +125,14 @@ function(troupe_add_long_form test)
   set_tests_properties(${test}_long PROPERTIES LABELS long TIMEOUT 7200 SKIP_RETURN_CODE 77 PROCESSORS ${arg_PROCESSORS}
     ENVIRONMENT TROUPE_LONG_TESTS=600)
 endfunction()
+
+# troupe_embed_file(TARGET INPUT HEADER NAMESPACE NAME): makes a file part of the target. NAMESPACE::NAME, which HEADER declares, returns
+# its content as a std::string_view.
+function(troupe_embed_file target input header namespace name)
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp)
+  set(script ${PROJECT_SOURCE_DIR}/tools/cmake/EmbedFile.cmake)
+  add_custom_command(OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DINPUT=${input} -DHEADER=${header} -DNAMESPACE=${namespace} -DNAME=${name} -DOUTPUT=${output} -P ${script}
+    DEPENDS ${input} ${script} VERBATIM)
+  target_sources(${target} PRIVATE ${output})
+endfunction()

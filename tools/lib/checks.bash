@@ -79,7 +79,7 @@ check_scripts() {
   cd "$troupe_root" || return
   shellcheck -x tools/setup tools/quickstart tools/test tools/package tools/check tools/chaos tools/gpu-check tools/bench/collectives/run \
     tools/lib/*.bash tests/support/run_fuzzer tests/package/package_test tests/package/second_hour tests/package/lib.bash \
-    tests/package/descriptions tests/package/debian_packages tests/package/bare_root tests/package/ssh_nodes tests/package/slurm \
+    tests/package/descriptions tests/package/debian_packages tests/package/bare_root tests/package/ssh_nodes tests/package/slurm tests/package/systemd_jobs \
     tools/deploy/ssh-nodes tools/deploy/slurm.sbatch tools/deploy/debian/p* .ci/run
 }
 

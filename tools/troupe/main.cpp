@@ -5,6 +5,7 @@
 #include "run.hpp"
 #include "run/over_ssh.hpp"
 #include "serve.hpp"
+#include "submit.hpp"
 
 #include <command_line.hpp>
 
@@ -23,12 +24,11 @@ int main(int argc, char** argv) {
   troupe::tool::add_checkpoint(app, chosen);
   troupe::tool::add_run(app, chosen);
   troupe::tool::add_nodes(app, chosen);
-  for (const auto* name : {"submit", "rm"})
-    app.add_subcommand(name)->group("")->prefix_command()->callback([name] {
-      throw CLI::ValidationError{
-          name, "this command has gone, with jobs that nodes host: start drivers with systemd, Slurm or "
-                "Kubernetes (docs/operations.md)"};
-    });
+  troupe::tool::add_submit(app, chosen);
+  app.add_subcommand("rm")->group("")->prefix_command()->callback([] {
+    throw CLI::ValidationError{"rm", "this command has gone, with jobs that nodes host: a run's directory is removed "
+                                     "like any other, and the engine that has its job forgets it (docs/operations.md)"};
+  });
   // For the list of commands.
   app.add_subcommand(troupe::tool::serve_command, "Serve the predictions of a model over HTTP");
   if (auto code = troupe::apps::parse_command_line(app, argc, argv))

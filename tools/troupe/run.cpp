@@ -30,7 +30,9 @@ void add_execution(CLI::App& added, command& chosen, const std::shared_ptr<Argum
   added.add_option("--host", *host,
                    "Do it on this host, over ssh, as USER@HOST or a name in ~/.ssh/config; paths are paths there");
   added.callback([given, host, run, &chosen] {
-    chosen = [given, host, run] { return host->empty() ? run(*given) : execute_over_ssh(*host, kept_arguments()); };
+    chosen = [given, host, run] {
+      return host->empty() ? run(*given) : execute_over_ssh(*host, without_host(kept_arguments()));
+    };
   });
 }
 

@@ -15,9 +15,3 @@ TEST_CASE("the command for another host is this one without --host") {
   CHECK(without_host({"status", "--hostname"}) == words{"status", "--hostname"});
   CHECK(without_host({"status", "--", "--host", "a"}) == words{"status", "--", "--host", "a"});
 }
-
-TEST_CASE("a shell reads a quoted word back as it was") {
-  CHECK(shell_quoted("plain") == "'plain'");
-  CHECK(shell_quoted("") == "''");
-  CHECK(shell_quoted("it's $HOME `x` \"y\"\n") == "'it'\\''s $HOME `x` \"y\"\n'");
-}

@@ -2,6 +2,7 @@
 #include "run/status_text.hpp"
 
 #include "checkpoint/text.hpp"
+#include "submit/engines.hpp"
 
 #include <troupe/runtime/control_client.hpp>
 
@@ -10,7 +11,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <fstream>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string_view>
 #include <thread>
@@ -126,12 +129,45 @@ std::string why_gone(const runtime::run_access& run, const error& noticed) {
 
 } // namespace
 
+/// The job that a run belongs to, as its driver has written it.
+std::optional<submitted_job> job_of(const std::filesystem::path& run) {
+  auto in = std::ifstream{run / "run.json"};
+  const auto described = ordered::parse(in, nullptr, false);
+  const auto job = described.is_object() ? described.find("job") : described.end();
+  if (job == described.end() || !job->is_object())
+    return std::nullopt;
+  const auto word = [&](const char* key) {
+    const auto found = job->find(key);
+    return found != job->end() && found->is_string() ? found->get<std::string>() : std::string{};
+  };
+  return submitted_job{word("engine"), word("id"), word("submission")};
+}
+
+/// An engine would start the driver of its job again. True if it had the job.
+expected<bool> end_in_engine(const std::optional<submitted_job>& job) {
+  if (!job)
+    return false;
+  TROUPE_TRY(const auto ended, end_job(*job));
+  if (ended)
+    fmt::print(stderr, "{}\n", printable(*ended));
+  return ended.has_value();
+}
+
 int stop(const stop_arguments& given) {
   const auto run = open_run(given.which);
-  if (!run)
-    return trouble("stop", run.error().message);
+  if (!run) {
+    // It may wait for its nodes, or for its turn.
+    const auto ended = end_in_engine(find_job(given.which.run));
+    return ended && *ended ? exit_good : trouble("stop", ended ? run.error().message : ended.error().message);
+  }
+  const auto job = job_of(run->directory());
   auto found = run->find_driver();
   if (const auto* absent = std::get_if<absent_driver>(&found)) {
+    const auto ended = end_in_engine(job);
+    if (!ended)
+      return trouble("stop", ended.error().message);
+    if (*ended)
+      return exit_good;
     if (absent->why != absence::ended)
       return trouble("stop", absent->text);
     return report_end(given.which, run->stored_status(absent->why));
@@ -148,7 +184,12 @@ int stop(const stop_arguments& given) {
     return exit_good;
   }
   const auto end = await_end(driver, *run);
-  return end ? report_end(given.which, *end) : trouble("stop", end.error().message);
+  const auto code = end ? report_end(given.which, *end) : trouble("stop", end.error().message);
+  // The engine takes any other end for a reason to start the driver again.
+  if (code != exit_good)
+    if (const auto ended = end_in_engine(job); !ended)
+      return trouble("stop", ended.error().message);
+  return code;
 }
 
 int pause(const pause_arguments& given) {

@@ -1,0 +1,223 @@
+#include "submit/systemd.hpp"
+#include "command.hpp"
+#include "submit/engines.hpp"
+
+#include <troupe/serialization/files/durable_file.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <pwd.h>
+#include <sys/socket.h>
+#include <thread>
+#include <tuple>
+#include <unistd.h>
+#include <utility>
+
+namespace troupe::tool {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::string_view user_engine = "systemd-user";
+constexpr std::string_view system_engine = "systemd";
+
+std::string_view engine_of(const systemd_manager& manager) {
+  return manager.is_user ? user_engine : system_engine;
+}
+
+std::string user_name() {
+  const auto* entry = ::getpwuid(::getuid());
+  return entry == nullptr ? std::to_string(::getuid()) : entry->pw_name;
+}
+
+std::vector<std::string> words_for(const systemd_manager& manager, std::vector<std::string> more) {
+  std::vector<std::string> result{"systemctl"};
+  if (manager.is_user)
+    result.emplace_back("--user");
+  result.insert(result.end(), more.begin(), more.end());
+  return result;
+}
+
+expected<finished_command> ask_systemd(const systemd_manager& manager, std::vector<std::string> words) {
+  return run_command(words_for(manager, std::move(words)), {.captures = true});
+}
+
+/// A command that has to succeed; what it says of a failure is on standard error.
+expected<void> tell_systemd(const systemd_manager& manager, std::vector<std::string> words) {
+  const auto what = words.front();
+  TROUPE_TRY(const auto done, ask_systemd(manager, std::move(words)));
+  if (done.code == 0)
+    return {};
+  return fail(errc::io_error, fmt::format("systemctl {} failed, as above", what));
+}
+
+/// Sessions over ssh without pam_systemd lack the variable by which systemctl finds the user's manager.
+void find_user_manager() {
+  const auto directory = fmt::format("/run/user/{}", ::getuid());
+  auto ignored = std::error_code{};
+  if (std::getenv("XDG_RUNTIME_DIR") == nullptr && fs::is_directory(directory, ignored))
+    ::setenv("XDG_RUNTIME_DIR", directory.c_str(), 1);
+}
+
+std::string state_of(const std::string& unit, const systemd_manager& manager) {
+  const auto answer = ask_systemd(manager, {"is-active", unit});
+  return answer ? answer->out : std::string{};
+}
+
+bool is_live(const std::string& state) {
+  return state == "active" || state == "activating" || state == "reloading" || state == "deactivating";
+}
+
+void forget_failure(const std::string& unit, const systemd_manager& manager) {
+  if (state_of(unit, manager) == "failed")
+    std::ignore = ask_systemd(manager, {"reset-failed", unit});
+}
+
+/// A user's jobs begin at boot and outlive its sessions if it lingers.
+std::optional<std::string> let_linger() {
+  const auto user = user_name();
+  const auto lingers = run_command({"loginctl", "show-user", user, "--property=Linger", "--value"}, {.captures = true});
+  if (lingers && lingers->out == "yes")
+    return std::nullopt;
+  // Without a password, or not at all.
+  const auto enabled = run_command({"loginctl", "--no-ask-password", "enable-linger", user}, {.captures = true});
+  if (enabled && enabled->code == 0)
+    return std::nullopt;
+  return fmt::format("the job ends when {0} logs out, and does not begin again at boot, until an administrator allows "
+                     "that: sudo loginctl enable-linger {0}",
+                     user);
+}
+
+bool is_free(std::uint16_t port) {
+  const auto socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  auto address = sockaddr_in{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const auto done = ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  ::close(socket);
+  return done;
+}
+
+expected<void> remove_units(const std::string& name, const systemd_manager& manager) {
+  for (const auto& unit : {unit_of(name), node_unit_of(name)}) {
+    auto code = std::error_code{};
+    fs::remove(fs::path{manager.directory} / unit, code);
+    if (code)
+      return fail(errc::io_error, fmt::format("cannot remove {}/{}: {}", manager.directory, unit, code.message()));
+  }
+  return tell_systemd(manager, {"daemon-reload"});
+}
+
+} // namespace
+
+systemd_manager own_systemd_manager() {
+  if (::geteuid() == 0)
+    return {false, "/etc/systemd/system", user_name()};
+  find_user_manager();
+  const auto* base = std::getenv("XDG_CONFIG_HOME");
+  const auto* home = std::getenv("HOME");
+  const auto directory =
+      base != nullptr && *base != '\0' ? fs::path{base} : fs::path{home == nullptr ? "." : home} / ".config";
+  return {true, (directory / "systemd" / "user").string(), user_name()};
+}
+
+expected<void> refuse_running_unit(const std::string& name, const systemd_manager& manager) {
+  const auto answer = ask_systemd(manager, {"show", "--property=Version", "--value"});
+  if (!answer || answer->code != 0)
+    return fail(errc::unreachable, manager.is_user ? "there is no systemd that manages this user's services here"
+                                                   : "this system was not booted with systemd");
+  if (!is_live(state_of(unit_of(name), manager)))
+    return {};
+  return fail(errc::already_exists,
+              fmt::format("the job {} runs already, as {}: a name belongs to one job. End it (troupe stop), or choose "
+                          "another name (--name)",
+                          name, unit_of(name)));
+}
+
+expected<companion_node> make_companion(const std::string& name) {
+  auto code = std::error_code{};
+  const auto own = fs::read_symlink("/proc/self/exe", code);
+  const auto program = own.parent_path() / "caf-node";
+  if (code || !fs::exists(program, code))
+    return fail(errc::not_found, fmt::format("there is no {}: install caf-node beside troupe", program.string()));
+  // Below the ports that the system gives to connections, so that it is free after a reboot as well.
+  constexpr std::uint16_t first = 20'000;
+  constexpr std::uint16_t number = 10'000;
+  const auto begin = std::hash<std::string>{}(user_name() + "/" + name);
+  for (std::size_t i = 0; i < number; ++i)
+    if (const auto port = static_cast<std::uint16_t>(first + (begin + i) % number); is_free(port))
+      return companion_node{program.string(), port};
+  return fail(errc::unsatisfiable, "no port from 20000 to 29999 is free on 127.0.0.1");
+}
+
+expected<submitted> start_units(const std::string& name, const std::vector<unit_file>& units,
+                                const systemd_manager& manager) {
+  const auto unit = unit_of(name);
+  TROUPE_TRY(serialization::create_directories_durably(manager.directory));
+  for (const auto& each : units)
+    TROUPE_TRY(serialization::write_file_durably(fs::path{manager.directory} / each.name, each.text));
+  TROUPE_TRY(tell_systemd(manager, {"daemon-reload"}));
+  // Of an earlier job of this name that was given up.
+  forget_failure(unit, manager);
+  TROUPE_TRY(tell_systemd(manager, {"enable", "--quiet", unit}));
+  TROUPE_TRY(tell_systemd(manager, {"start", unit}));
+  // Who mistypes an option hears of it here.
+  const auto log = std::string{manager.is_user ? "journalctl --user -u " : "journalctl -u "} + unit;
+  for (const auto end = std::chrono::steady_clock::now() + 2s; std::chrono::steady_clock::now() < end;) {
+    if (state_of(unit, manager) == "failed") {
+      std::ignore = run_command({"/bin/sh", "-c", log + " --no-pager -o cat -n 20 >&2"});
+      return fail(errc::invalid_argument, fmt::format("{} has ended at once, as above; nothing starts it again", unit));
+    }
+    std::this_thread::sleep_for(100ms);
+  }
+  submitted result;
+  result.where = fmt::format("systemd as {}", unit);
+  if (units.size() > 1)
+    result.where += fmt::format(", with its workers in {}", units.back().name);
+  const auto systemctl = std::string{manager.is_user ? "systemctl --user" : "systemctl"};
+  result.commands = {{systemctl + " status " + unit, "what systemd says of it"},
+                     {log + " -f", "what the driver writes"}};
+  if (manager.is_user)
+    if (auto warning = let_linger())
+      result.warnings.push_back(std::move(*warning));
+  return result;
+}
+
+std::optional<submitted_job> find_systemd_job(const std::string& name) {
+  const auto manager = own_systemd_manager();
+  auto ignored = std::error_code{};
+  if (name.find('/') != std::string::npos || !fs::exists(fs::path{manager.directory} / unit_of(name), ignored))
+    return std::nullopt;
+  return submitted_job{std::string{engine_of(manager)}, unit_of(name), {}};
+}
+
+expected<std::optional<std::string>> end_systemd_job(const submitted_job& job) {
+  auto manager = own_systemd_manager();
+  if (engine_of(manager) != job.engine)
+    return fail(errc::invalid_argument,
+                fmt::format("the job is {} of another user's systemd: stop it as that user", job.id));
+  auto ignored = std::error_code{};
+  constexpr std::string_view prefix = "troupe-";
+  constexpr std::string_view suffix = ".service";
+  const auto is_unit = job.id.starts_with(prefix) && job.id.ends_with(suffix) && job.id.find('/') == std::string::npos;
+  if (!is_unit || !fs::exists(fs::path{manager.directory} / job.id, ignored))
+    return std::nullopt;
+  const auto name = job.id.substr(prefix.size(), job.id.size() - prefix.size() - suffix.size());
+  // It waits until the driver has ended, which takes a checkpoint.
+  TROUPE_TRY(tell_systemd(manager, {"disable", "--quiet", "--now", job.id}));
+  std::ignore = ask_systemd(manager, {"--quiet", "stop", node_unit_of(name)});
+  TROUPE_TRY(remove_units(name, manager));
+  forget_failure(job.id, manager);
+  return fmt::format("systemd has it no more: {} was stopped and removed", job.id);
+}
+
+} // namespace troupe::tool

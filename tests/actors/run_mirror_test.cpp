@@ -28,6 +28,10 @@ struct fake_mirror {
   std::condition_variable_any changed;
   std::vector<step_id> complete;
   std::vector<std::string> files;
+  /// The content of owner.json, if there is one.
+  std::optional<std::string> owner;
+  /// Files can be read.
+  bool answers = true;
   /// While it is closed, uploads wait until they are given up.
   bool is_closed = false;
   int waiting = 0;
@@ -74,13 +78,25 @@ class fake_storage : public mirror_storage {
     std::erase(at_.complete, step);
     return {};
   }
-  expected<void> upload_files(const fs::path&, const std::vector<std::string>& names, const std::stop_token&) override {
+  expected<void> upload_files(const fs::path& root, const std::vector<std::string>& names,
+                              const std::stop_token&) override {
     auto lock = std::lock_guard{at_.mutex};
-    at_.files = names;
+    if (names.front() == "owner.json")
+      at_.owner = serialization::read_file(root / names.front());
+    else
+      at_.files = names;
     return {};
   }
   expected<void> fetch(step_id, const fs::path&, const std::stop_token&) override { return {}; }
-  expected<void> fetch_file(const std::string&, const fs::path&, const std::stop_token&) override { return {}; }
+  expected<void> fetch_file(const std::string& name, const fs::path& to, const std::stop_token&) override {
+    auto lock = std::lock_guard{at_.mutex};
+    if (!at_.answers)
+      return fail(errc::io_error, "no answer");
+    if (name != "owner.json" || !at_.owner)
+      return fail(errc::not_found, name);
+    serialization::overwrite_file(to, *at_.owner);
+    return {};
+  }
   expected<std::string> move_aside(const std::stop_token&) override { return std::string{}; }
 
  private:
@@ -90,7 +106,9 @@ class fake_storage : public mirror_storage {
 
 /// A run's directory, whose mirror is a fake.
 struct mirrored_directory {
-  mirrored_directory() {
+  explicit mirrored_directory(const std::string& token = "a",
+                              std::shared_ptr<fake_mirror> place = std::make_shared<fake_mirror>())
+      : shared(std::move(place)) {
     mirror.emplace(run_mirror::settings{"fake",
                                         [this] { return std::make_unique<fake_storage>(at); },
                                         scratch.path(),
@@ -99,7 +117,8 @@ struct mirrored_directory {
                                         [this](severity how, std::string text) {
                                           auto lock = std::lock_guard{told_mutex};
                                           told.emplace_back(how, std::move(text));
-                                        }});
+                                        },
+                                        {"a run", 0, token, "host-" + token, 7, "today"}});
   }
 
   void save(std::uint64_t step) {
@@ -114,7 +133,13 @@ struct mirrored_directory {
         std::ranges::count_if(told, [](const auto& each) { return each.first == severity::warning; }));
   }
 
-  fake_mirror at;
+  std::optional<mirror_owner> owner() {
+    auto lock = std::lock_guard{at.mutex};
+    return at.owner ? parse_mirror_owner(*at.owner) : std::nullopt;
+  }
+
+  std::shared_ptr<fake_mirror> shared;
+  fake_mirror& at = *shared;
   serialization::scratch_directory scratch;
   std::shared_ptr<checkpoint_holds> holds = std::make_shared<checkpoint_holds>();
   std::mutex told_mutex;
@@ -199,4 +224,83 @@ TEST_CASE("a checkpoint that has been removed before its turn is no failure") {
   CHECK(here.mirror->summary().reason.code == errc::none);
   CHECK(here.mirror->summary().failed_attempts == 0);
   CHECK(here.warnings() == 0);
+}
+
+TEST_CASE("a driver leaves its mirror to one that claims it later, says so once, and waits for it no more") {
+  mirrored_directory first{"a"};
+  for (const std::uint64_t step : {10, 20}) {
+    first.save(step);
+    first.mirror->finish(1h, {});
+  }
+  CHECK(first.owner() == mirror_owner{"a run", 1, "a", "host-a", 7, "today"});
+  mirrored_directory second{"b", first.shared};
+  second.save(30);
+  second.mirror->finish(1h, {});
+  CHECK(second.owner() == mirror_owner{"a run", 2, "b", "host-b", 7, "today"});
+  CHECK(second.mirror->summary().checkpoints == steps{20, 30});
+  std::ignore = first.mirror->take_events();
+  for (const std::uint64_t step : {40, 50}) {
+    first.save(step);
+    first.mirror->on_records_changed();
+    first.mirror->finish(1h, {});
+  }
+  CHECK(first.mirror->summary().reason ==
+        error{errc::superseded,
+              "what this driver saves: it is now that of the driver with process id 7 on host-b, since today"});
+  CHECK(first.mirror->summary().failed_attempts == 0);
+  CHECK(first.warnings() == 1);
+  const auto events = first.mirror->take_events();
+  REQUIRE(events.size() == 1);
+  CHECK(events.front().what["event"] == "mirror_superseded");
+  CHECK(events.front().what["by"] == nlohmann::json{{"host", "host-b"}, {"pid", 7}, {"since", "today"}});
+  CHECK(second.at.complete == std::vector<step_id>{{20}, {30}});
+  // The other goes on.
+  second.save(60);
+  second.mirror->finish(1h, {});
+  CHECK(second.mirror->summary().reason.code == errc::none);
+  CHECK(second.at.complete == std::vector<step_id>{{30}, {60}});
+  CHECK(second.warnings() == 0);
+}
+
+TEST_CASE("an owner's record that is lost or damaged is written again") {
+  mirrored_directory here;
+  here.save(10);
+  here.mirror->finish(1h, {});
+  auto damage = std::optional<std::string>{};
+  SUBCASE("lost") {}
+  SUBCASE("damaged") {
+    damage = R"({"claim": 7)";
+  }
+  SUBCASE("older") {
+    damage = to_json({"a run", 0, "b", "host-b", 7, "yesterday"});
+  }
+  {
+    auto lock = std::lock_guard{here.at.mutex};
+    here.at.owner = damage;
+  }
+  here.save(20);
+  here.mirror->finish(1h, {});
+  CHECK(here.mirror->summary().checkpoints == steps{10, 20});
+  CHECK(here.owner() == mirror_owner{"a run", 1, "a", "host-a", 7, "today"});
+}
+
+TEST_CASE("nothing is written at a mirror that does not say whose it is") {
+  mirrored_directory here;
+  {
+    auto lock = std::lock_guard{here.at.mutex};
+    here.at.answers = false;
+  }
+  here.save(10);
+  here.mirror->finish(1ms, {});
+  CHECK(testing::becomes_true([&] { return here.mirror->summary().failed_attempts > 1; }));
+  CHECK(here.mirror->summary().reason.code == errc::io_error);
+  {
+    auto lock = std::lock_guard{here.at.mutex};
+    CHECK(here.at.complete.empty());
+    CHECK_FALSE(here.at.owner);
+    here.at.answers = true;
+  }
+  here.mirror->finish(1h, {});
+  CHECK(here.mirror->summary().checkpoints == steps{10});
+  CHECK(here.owner());
 }

@@ -93,6 +93,12 @@ std::unique_ptr<s3_server> start_s3(const fs::path& scratch) {
   return result;
 }
 
+/// The arguments of the run on a host with a directory of its own.
+std::vector<std::string> on_host(const scratch_runs& here, const std::string& host, std::vector<std::string> more) {
+  more.insert(more.end(), {"--storage", here.path(host).string()});
+  return here.charlm("run", std::move(more));
+}
+
 using steps = std::vector<std::uint64_t>;
 
 } // namespace
@@ -159,9 +165,7 @@ TEST_CASE("a run that moves to another host and back keeps every line of its met
     mirror = "rclone::local:" + here.path("mirror").string();
   }
   const auto train = [&](const std::string& host, const std::string& steps) {
-    auto argv = here.charlm("run", {"--mirror", mirror, "--steps", steps, "--workers", "2"});
-    *(std::ranges::find(argv, "--storage") + 1) = here.path(host).string();
-    succeed(here, argv);
+    succeed(here, on_host(here, host, {"--mirror", mirror, "--steps", steps, "--workers", "2"}));
   };
   train("host-a", "4");
   train("host-b", "8");
@@ -185,6 +189,57 @@ TEST_CASE("a run that moves to another host and back keeps every line of its met
   const auto result = nlohmann::json::parse(read_file(here.path("host-a") / "run" / "result.json"));
   CHECK(result["state_sha256"] == expected);
   CHECK(result["resumed_from_step"] == 8);
+}
+
+TEST_CASE("of two drivers of one run that live at once the later one has the mirror, and the earlier one says so") {
+  scratch_runs here;
+  const auto place = here.path("mirror") / "run";
+  auto mirror = here.path("mirror").string();
+  SUBCASE("a directory") {}
+  SUBCASE("behind rclone") {
+    if (!is_in_path("rclone")) {
+      std::puts("SKIP: rclone is not installed");
+      return;
+    }
+    mirror = "rclone::local:" + mirror;
+  }
+  const auto start = [&](const std::string& host) {
+    return here.start(on_host(
+        here, host, {"--mirror", mirror, "--steps", "100000000", "--checkpoint-every", "100", "--workers", "1"}));
+  };
+  const auto owner = [&] { return nlohmann::json::parse(read_file(place / "owner.json"), nullptr, false); };
+  auto first = start("host-a");
+  here.await(first, [&] { return contains(read_file(here.path("host-a") / "run" / "events.jsonl"), "\"mirrored\""); });
+  CHECK(owner()["claim"] == 1);
+  CHECK(owner()["pid"] == first.pid());
+  auto second = start("host-b");
+  here.await(first, [&] { return contains(first.err(), "is now that of the driver"); });
+  CHECK(owner()["claim"] == 2);
+  CHECK(owner()["pid"] == second.pid());
+  // It trains on, and neither writes there nor waits at its end.
+  const auto result_of = [&](const std::string& host, child_process& driver) {
+    driver.signal(SIGTERM);
+    const auto status = driver.wait(mirror_limit);
+    INFO(driver.err());
+    CHECK(status == exit_status{128 + SIGTERM, {}});
+    return nlohmann::json::parse(read_file(here.path(host) / "run" / "result.json"));
+  };
+  const auto lost = result_of("host-a", first);
+  CHECK(lost["status"] == "stopped");
+  CHECK(contains(lost["mirror"]["lacks"], "the driver with process id " + std::to_string(second.pid())));
+  CHECK(first.err().find("is now that of") == first.err().rfind("is now that of"));
+  const auto events = read_lines(here.path("host-a") / "run" / "events.jsonl");
+  const auto event = std::ranges::find(events, "mirror_superseded", [](const auto& x) { return x["event"]; });
+  REQUIRE(event != events.end());
+  CHECK((*event)["by"]["pid"] == second.pid());
+  const auto won = result_of("host-b", second);
+  CHECK(won["mirror"]["lacks"].is_null());
+  // The earlier one may have copied a later step before the other had begun.
+  CHECK(std::ranges::count(good_steps(place), won["steps"].get<std::uint64_t>()) == 1);
+  CHECK(read_file(place / "result.json") == read_file(here.path("host-b") / "run" / "result.json"));
+  CHECK(owner()["claim"] == 2);
+  CHECK(won["state_sha256"] == here.state_after(won["steps"]));
+  CHECK(lost["state_sha256"] == here.state_after(lost["steps"]));
 }
 
 TEST_CASE("drivers that are killed while they copy leave good checkpoints at the mirror, and nothing runs on") {
@@ -283,6 +338,10 @@ TEST_CASE("a run that begins anew moves its mirror aside, and one that must be n
   succeed(here, here.charlm("run", {"--mirror", mirror.string(), "--batch", "65", "--resume", "restart"}));
   CHECK(here.result("run")["resumed_from_step"] == 0);
   CHECK(good_steps(mirror / "run.1") == steps{4});
+  const auto claim_at = [&](const fs::path& place) {
+    return nlohmann::json::parse(read_file(place / "owner.json"))["claim"].get<int>();
+  };
+  CHECK(claim_at(mirror / "run") == claim_at(mirror / "run.1") + 1);
   CHECK(good_steps(mirror / "run") == steps{12});
 }
 

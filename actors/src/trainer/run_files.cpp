@@ -156,7 +156,7 @@ class run_files_state : public orderly_end<run_files::base> {
     for (auto& each : std::exchange(early_events_, {}))
       append(std::move(each));
     auto report = [trainer = what_.trainer,
-                   mirror = mirror_.begin(*directory_, *result.state)](const checkpoint_outcome& outcome) {
+                   mirror = mirror_.begin(what_.run, *directory_, *result.state)](const checkpoint_outcome& outcome) {
       if (const auto strong = mirror.lock(); strong && outcome.reason.code == errc::none)
         strong->on_saved(outcome.step);
       if (auto strong = trainer.lock())

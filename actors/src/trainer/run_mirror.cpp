@@ -1,5 +1,7 @@
 #include "trainer/run_mirror.hpp"
 
+#include "trainer/owner_record.hpp"
+
 #include <troupe/actors/decisions/mirror_queue.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/checkpoint/manifest.hpp>
@@ -66,7 +68,8 @@ class run_mirror::work {
     auto lock = std::unique_lock{mutex_};
     queue_.on_end(clock::now());
     changed_.notify_all();
-    std::ignore = changed_.wait_for(lock, hurry, longest, [this] { return saved_.empty() && queue_.is_done(); });
+    std::ignore =
+        changed_.wait_for(lock, hurry, longest, [this] { return has_ended_ || (saved_.empty() && queue_.is_done()); });
   }
   std::vector<event> take_events() {
     auto lock = std::lock_guard{mutex_};
@@ -103,6 +106,8 @@ class run_mirror::work {
     TROUPE_TRY(storage_, how_.open());
     return {};
   }
+  /// Claims the place, or finds out whether this driver still has it. Fails with `errc::superseded` if another has.
+  [[nodiscard]] expected<void> own();
   [[nodiscard]] retention_candidate candidate(step_id step) const;
   /// Also what the decision needs to know after `look`.
   [[nodiscard]] expected<void> perform(const mirror_job::look& job);
@@ -113,6 +118,7 @@ class run_mirror::work {
 
   // With the lock.
   void conclude(const mirror_action& job, const expected<void>& outcome, double seconds);
+  void note_superseded();
   void note_success();
   void note_failure(const mirror_action& job, const error& reason, std::chrono::milliseconds delay);
   void record(nlohmann::ordered_json what) {
@@ -135,6 +141,10 @@ class run_mirror::work {
   mirror_queue queue_;
   /// The thread's; null until it is opened.
   std::unique_ptr<mirror_storage> storage_;
+  /// The thread's.
+  bool has_claim_ = false;
+  /// Who has the mirror, if this driver has lost it.
+  std::optional<mirror_owner> later_;
   /// Steps that `queue_` does not know yet: their manifests are read by the thread.
   std::vector<step_id> saved_;
   std::vector<event> events_;
@@ -143,6 +153,24 @@ class run_mirror::work {
   int warnings_ = 0;
   bool has_ended_ = false;
 };
+
+expected<void> run_mirror::work::own() {
+  const auto stop = stop_.get_token();
+  TROUPE_TRY(auto found, read_owner(*storage_, how_.root, stop));
+  if (!std::exchange(has_claim_, true))
+    how_.owner.claim = next_claim(found, how_.owner.claim);
+  switch (standing_of(how_.owner, found)) {
+  case mirror_standing::owns:
+    return {};
+  case mirror_standing::takes:
+    return write_owner(*storage_, how_.root, how_.owner, stop);
+  case mirror_standing::superseded:
+    break;
+  }
+  auto lock = std::lock_guard{mutex_};
+  later_ = std::move(found);
+  return fail(errc::superseded, "another driver has the mirror");
+}
 
 retention_candidate run_mirror::work::candidate(step_id step) const {
   retention_candidate result{step};
@@ -223,9 +251,15 @@ void run_mirror::work::run() {
     const auto began = clock::now();
     auto outcome = open();
     if (outcome)
+      outcome = own();
+    if (outcome)
       outcome = std::visit([this](const auto& each) { return perform(each); }, job);
     const auto seconds = std::chrono::duration<double>(clock::now() - began).count();
     lock.lock();
+    if (later_) {
+      note_superseded();
+      break;
+    }
     conclude(job, outcome, seconds);
   }
   has_ended_ = true;
@@ -254,6 +288,15 @@ void run_mirror::work::conclude(const mirror_action& job, const expected<void>& 
   else if (std::holds_alternative<mirror_job::remove>(job))
     queue_.on_removed();
   note_success();
+}
+
+void run_mirror::work::note_superseded() {
+  record({{"event", "mirror_superseded"},
+          {"place", how_.place},
+          {"by", {{"host", later_->host}, {"pid", later_->pid}, {"since", later_->time}}}});
+  tell(severity::warning, fmt::format("the mirror {} is now that of {}: this run goes on without a mirror. Stop one of "
+                                      "the two drivers, or give one a mirror of its own",
+                                      how_.place, describe(*later_)));
 }
 
 void run_mirror::work::note_success() {
@@ -291,6 +334,10 @@ mirror_summary run_mirror::work::summary() const {
     result.checkpoints.push_back(step.value);
   result.superseded = queue_.superseded();
   result.failed_attempts = queue_.failed_attempts();
+  if (later_) {
+    result.reason = {errc::superseded, fmt::format("what this driver saves: it is now that of {}", describe(*later_))};
+    return result;
+  }
   auto newest = queue_.newest_waiting();
   for (const auto step : saved_)
     newest = std::max(newest.value_or(step), step);

@@ -2,6 +2,7 @@
 
 #include "trainer/severity.hpp"
 #include <troupe/actors/checkpoint_holds.hpp>
+#include <troupe/actors/decisions/mirror_owner.hpp>
 #include <troupe/actors/mirror_storage.hpp>
 #include <troupe/error.hpp>
 #include <troupe/result.hpp>
@@ -20,7 +21,8 @@
 namespace troupe::actors {
 
 /// Copies a run's checkpoints and other files to its mirror, as `mirror_queue` decides, in a thread of low priority.
-/// Nobody waits for it but `finish`. Callable from any thread.
+/// Nobody waits for it but `finish`. First it claims the place; once a later driver has claimed it, it changes nothing
+/// there any more. Callable from any thread.
 class run_mirror {
  public:
   /// A line for events.jsonl.
@@ -40,6 +42,8 @@ class run_mirror {
     std::shared_ptr<checkpoint_holds> holds;
     /// Called in its thread, with what users should know; must not block.
     std::function<void(severity, std::string)> tell;
+    /// This driver. Its claim is one that is known to have been there; 0 if none is.
+    mirror_owner owner = {};
   };
 
   explicit run_mirror(settings how);
@@ -51,12 +55,14 @@ class run_mirror {
 
   /// The run's directory has this checkpoint.
   void on_saved(step_id step);
-  /// Waits until the mirror has all that it was told of, at most for `longest`, or until `hurry` is requested.
+  /// Waits until the mirror has all that it was told of, or is another driver's, at most for `longest`, or until
+  /// `hurry` is requested.
   void finish(std::chrono::milliseconds longest, const std::stop_token& hurry);
   /// The run's other files have changed.
   void on_records_changed();
 
   [[nodiscard]] std::vector<event> take_events();
+  /// Its reason has the code `errc::superseded` once the mirror is another driver's.
   [[nodiscard]] mirror_summary summary() const;
 
  private:

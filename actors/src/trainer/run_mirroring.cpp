@@ -1,5 +1,9 @@
 #include "trainer/run_mirroring.hpp"
 
+#include "trainer/owner_record.hpp"
+
+#include <troupe/actors/decisions/run_status_model.hpp>
+#include <troupe/actors/run_lock.hpp>
 #include <troupe/mirror_place.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/files/digest.hpp>
@@ -11,6 +15,7 @@
 #include <fstream>
 #include <system_error>
 #include <tuple>
+#include <unistd.h>
 #include <utility>
 
 namespace troupe::actors {
@@ -72,7 +77,13 @@ expected<nlohmann::json> run_mirroring::described() const {
 }
 
 expected<void> run_mirroring::prepare(const run_directory& directory) {
-  return storage_ ? prepare_mirror(*storage_, directory, config_->run, sources()) : expected<void>{};
+  if (!storage_)
+    return {};
+  if (config_->run.resume == resume_mode::restart) {
+    TROUPE_TRY(const auto owner, read_owner(*storage_, directory.root(), hurry_));
+    earlier_claim_ = owner ? owner->claim : 0;
+  }
+  return prepare_mirror(*storage_, directory, config_->run, sources());
 }
 
 expected<starting_state> run_mirroring::find_start_in(const run_directory& directory, const run_identity& identity) {
@@ -98,7 +109,8 @@ expected<void> run_mirroring::try_out(const run_directory& directory, const star
   return {};
 }
 
-std::weak_ptr<run_mirror> run_mirroring::begin(const run_directory& directory, const starting_state& state) {
+std::weak_ptr<run_mirror> run_mirroring::begin(const run_id& run, const run_directory& directory,
+                                               const starting_state& state) {
   storage_.reset();
   if (!is_wanted())
     return {};
@@ -109,8 +121,14 @@ std::weak_ptr<run_mirror> run_mirroring::begin(const run_directory& directory, c
   auto open = [open = services_->open_mirror, place = place(), rclone = config_->checkpoint.mirror.rclone] {
     return open(place, rclone);
   };
+  mirror_owner own{run.value,
+                   earlier_claim_,
+                   serialization::random_hex(8),
+                   lock_host(),
+                   static_cast<std::uint32_t>(::getpid()),
+                   utc_text(std::chrono::system_clock::now())};
   running_ = std::make_shared<run_mirror>(
-      run_mirror::settings{place(), std::move(open), directory.root(), std::move(keep), holds_, tell_});
+      run_mirror::settings{place(), std::move(open), directory.root(), std::move(keep), holds_, tell_, std::move(own)});
   // An earlier driver may have ended before it was copied.
   if (state.is_own())
     running_->on_saved(state.step);
@@ -128,7 +146,8 @@ mirror_summary run_mirroring::finish() {
   deadline_ = std::chrono::steady_clock::now() + longest;
   running_->finish(std::min(longest, silent_wait), hurry_);
   auto summary = running_->summary();
-  if (summary.reason.code != errc::none && longest > silent_wait && !hurry_.stop_requested()) {
+  const auto may_come = summary.reason.code != errc::none && summary.reason.code != errc::superseded;
+  if (may_come && longest > silent_wait && !hurry_.stop_requested()) {
     tell_(severity::note,
           fmt::format("the run has ended, and waits for its mirror {}, for up to {} s: it lacks {}. A "
                       "second Ctrl-C ends the wait.",
@@ -148,7 +167,9 @@ void run_mirroring::finish_records() {
   // They are small, and say what became of the run.
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
   running_->finish(std::max(left, std::min(config_->checkpoint.mirror.final_wait, records_wait)), hurry_);
-  if (const auto summary = running_->summary(); summary.reason.code != errc::none)
+  // Who has lost it has said so.
+  if (const auto summary = running_->summary();
+      summary.reason.code != errc::none && summary.reason.code != errc::superseded)
     tell_(severity::warning, fmt::format("the mirror {} lacks {}", summary.place, summary.reason.message));
 }
 

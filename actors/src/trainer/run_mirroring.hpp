@@ -8,8 +8,10 @@
 #include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/result.hpp>
+#include <troupe/types.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -44,7 +46,8 @@ class run_mirroring {
   // While it trains.
 
   /// Begins to copy. The result takes the steps of new checkpoints; it is empty without a mirror.
-  [[nodiscard]] std::weak_ptr<run_mirror> begin(const run_directory& directory, const starting_state& state);
+  [[nodiscard]] std::weak_ptr<run_mirror> begin(const run_id& run, const run_directory& directory,
+                                                const starting_state& state);
   /// The checkpoints that are being copied.
   [[nodiscard]] std::shared_ptr<const checkpoint_holds> holds() const { return holds_; }
   [[nodiscard]] std::vector<run_mirror::event> take_events();
@@ -74,6 +77,8 @@ class run_mirroring {
   std::shared_ptr<checkpoint_holds> holds_ = std::make_shared<checkpoint_holds>();
   std::shared_ptr<run_mirror> running_;
   std::filesystem::path checkpoints_;
+  /// The claim at a mirror that was moved aside: they only grow.
+  std::uint64_t earlier_claim_ = 0;
   /// Until when the run's end waits; set by `finish`.
   std::chrono::steady_clock::time_point deadline_;
 };

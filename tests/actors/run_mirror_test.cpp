@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -30,6 +31,8 @@ struct fake_mirror {
   std::vector<std::string> files;
   /// The content of owner.json, if there is one.
   std::optional<std::string> owner;
+  /// The content of logs.
+  std::map<std::string, std::string> logs;
   /// Files can be read.
   bool answers = true;
   /// While it is closed, uploads wait until they are given up.
@@ -85,6 +88,9 @@ class fake_storage : public mirror_storage {
       at_.owner = serialization::read_file(root / names.front());
     else
       at_.files = names;
+    for (const auto& name : names)
+      if (name.find(".jsonl") != std::string::npos && fs::exists(root / name))
+        at_.logs[name] = serialization::read_file(root / name);
     return {};
   }
   expected<void> fetch(step_id, const fs::path&, const std::stop_token&) override { return {}; }
@@ -92,9 +98,10 @@ class fake_storage : public mirror_storage {
     auto lock = std::lock_guard{at_.mutex};
     if (!at_.answers)
       return fail(errc::io_error, "no answer");
-    if (name != "owner.json" || !at_.owner)
+    const auto log = at_.logs.find(name);
+    if (log == at_.logs.end() && (name != "owner.json" || !at_.owner))
       return fail(errc::not_found, name);
-    serialization::overwrite_file(to, *at_.owner);
+    serialization::overwrite_file(to, log == at_.logs.end() ? *at_.owner : log->second);
     return {};
   }
   expected<std::string> move_aside(const std::stop_token&) override { return std::string{}; }
@@ -118,7 +125,8 @@ struct mirrored_directory {
                                           auto lock = std::lock_guard{told_mutex};
                                           told.emplace_back(how, std::move(text));
                                         },
-                                        {"a run", 0, token, "host-" + token, 7, "today"}});
+                                        {"a run", 0, token, "host-" + token, 7, "today"},
+                                        {10}});
   }
 
   void save(std::uint64_t step) {
@@ -303,4 +311,43 @@ TEST_CASE("nothing is written at a mirror that does not say whose it is") {
   here.mirror->finish(1h, {});
   CHECK(here.mirror->summary().checkpoints == steps{10});
   CHECK(here.owner());
+}
+
+TEST_CASE("a log at the mirror that tells more than the run's is kept beside it") {
+  using logs = std::map<std::string, std::string>;
+  mirrored_directory here;
+  const auto is_written_again = std::string{"{\"step\":11}\n"};
+  auto lock = std::unique_lock{here.at.mutex};
+  here.at.logs = {{"events.jsonl", "a\nb\n"}, {"metrics.jsonl", "{\"step\":10}\n" + is_written_again}};
+  const auto before = here.at.logs;
+  serialization::overwrite_file(here.scratch.path() / "events.jsonl", "b\nc\na\n");
+  serialization::overwrite_file(here.scratch.path() / "metrics.jsonl", "{\"step\":10}\n");
+  auto wanted = logs{{"events.jsonl", "b\nc\na\n"}, {"metrics.jsonl", "{\"step\":10}\n"}};
+  SUBCASE("they have all that counts") {}
+  SUBCASE("events are missing") {
+    serialization::overwrite_file(here.scratch.path() / "events.jsonl", "b\nc\n");
+    wanted["events.jsonl"] = "b\nc\n";
+    wanted["events.jsonl.1"] = before.at("events.jsonl");
+  }
+  SUBCASE("metrics are gone") {
+    fs::remove(here.scratch.path() / "metrics.jsonl");
+    wanted["metrics.jsonl"] = before.at("metrics.jsonl");
+    wanted["metrics.jsonl.1"] = before.at("metrics.jsonl");
+  }
+  SUBCASE("metrics are missing, not for the first time") {
+    here.at.logs["metrics.jsonl.1"] = "even more";
+    serialization::overwrite_file(here.scratch.path() / "metrics.jsonl", "{\"step\":9}\n");
+    wanted["metrics.jsonl"] = "{\"step\":9}\n";
+    wanted["metrics.jsonl.1"] = "even more";
+    wanted["metrics.jsonl.2"] = before.at("metrics.jsonl");
+  }
+  lock.unlock();
+  here.save(20);
+  here.mirror->finish(1h, {});
+  // Once: from now on it is this driver's.
+  here.mirror->on_records_changed();
+  here.mirror->finish(1h, {});
+  CHECK(here.at.logs == wanted);
+  CHECK(here.warnings() == wanted.size() - before.size() - (wanted.contains("metrics.jsonl.2") ? 1 : 0));
+  CHECK_FALSE(fs::exists(here.scratch.path() / ".mirrored-logs"));
 }

@@ -170,6 +170,9 @@ TEST_CASE("a run that moves to another host and back keeps every line of its met
   train("host-a", "4");
   train("host-b", "8");
   train("host-a", "12");
+  // Each has what the one before has written.
+  for (const auto* log : {"metrics.jsonl.1", "events.jsonl.1"})
+    CHECK_FALSE(fs::exists(here.path("mirror") / "run" / log));
   for (const auto& place : {here.path("host-a") / "run", here.path("mirror") / "run"}) {
     std::multiset<std::pair<std::uint64_t, std::uint64_t>> rows;
     for (const auto& row : read_lines(place / "metrics.jsonl"))
@@ -189,6 +192,42 @@ TEST_CASE("a run that moves to another host and back keeps every line of its met
   const auto result = nlohmann::json::parse(read_file(here.path("host-a") / "run" / "result.json"));
   CHECK(result["state_sha256"] == expected);
   CHECK(result["resumed_from_step"] == 8);
+}
+
+TEST_CASE("a history that is only at the mirror is kept there") {
+  scratch_runs here;
+  auto mirror = here.path("mirror").string();
+  SUBCASE("a directory") {}
+  SUBCASE("behind rclone") {
+    if (!is_in_path("rclone")) {
+      std::puts("SKIP: rclone is not installed");
+      return;
+    }
+    mirror = "rclone::local:" + mirror;
+  }
+  const auto there = here.path("mirror") / "run";
+  const auto train = [&](const std::string& steps) {
+    return succeed(here, here.charlm("run", {"--mirror", mirror, "--steps", steps, "--workers", "1"})).err;
+  };
+  const auto steps_in = [&](const std::string& log) {
+    steps result;
+    for (const auto& row : read_lines(there / log))
+      result.push_back(row["step"]);
+    return result;
+  };
+  train("2");
+  // The checkpoints stay: nothing is fetched.
+  fs::remove(here.run_directory("run") / "metrics.jsonl");
+  const auto said = train("4");
+  CHECK(contains(said, "it is kept there as metrics.jsonl.1"));
+  CHECK(said.find("kept there") == said.rfind("kept there"));
+  fs::remove(here.run_directory("run") / "metrics.jsonl");
+  CHECK(contains(train("6"), "it is kept there as metrics.jsonl.2"));
+  CHECK_FALSE(contains(train("8"), "kept there"));
+  CHECK(steps_in("metrics.jsonl.1") == steps{1, 2});
+  CHECK(steps_in("metrics.jsonl.2") == steps{3, 4});
+  CHECK(steps_in("metrics.jsonl") == steps{5, 6, 7, 8});
+  CHECK_FALSE(fs::exists(there / "events.jsonl.1"));
 }
 
 TEST_CASE("of two drivers of one run that live at once the later one has the mirror, and the earlier one says so") {

@@ -1,5 +1,6 @@
 #include "trainer/run_mirror.hpp"
 
+#include "trainer/kept_log.hpp"
 #include "trainer/owner_record.hpp"
 
 #include <troupe/actors/decisions/mirror_queue.hpp>
@@ -143,6 +144,8 @@ class run_mirror::work {
   std::unique_ptr<mirror_storage> storage_;
   /// The thread's.
   bool has_claim_ = false;
+  /// The thread's. Logs that this driver has not copied yet: the mirror's may tell more.
+  std::vector<std::string> to_compare_{"events.jsonl", "metrics.jsonl"};
   /// Who has the mirror, if this driver has lost it.
   std::optional<mirror_owner> later_;
   /// Steps that `queue_` does not know yet: their manifests are read by the thread.
@@ -213,6 +216,17 @@ expected<void> run_mirror::work::perform(const mirror_job::upload& job) {
 }
 
 expected<void> run_mirror::work::perform(const mirror_job::upload_records&) {
+  for (; !to_compare_.empty(); to_compare_.pop_back()) {
+    const auto& name = to_compare_.back();
+    const auto until = name == "metrics.jsonl" ? std::optional{how_.began_from} : std::nullopt;
+    TROUPE_TRY(const auto kept, keep_mirrored_log(*storage_, how_.root, name, until, stop_.get_token()));
+    if (kept.empty())
+      continue;
+    auto lock = std::lock_guard{mutex_};
+    tell(severity::warning,
+         fmt::format("{} at the mirror {} has lines that the run's directory lacks: it is kept there as {}", name,
+                     how_.place, kept));
+  }
   static const auto names = std::vector<std::string>{"run.json", "metrics.jsonl", "events.jsonl", "result.json"};
   return storage_->upload_files(how_.root, names, stop_.get_token());
 }

@@ -7,6 +7,7 @@
 #include <troupe/error.hpp>
 #include <troupe/result.hpp>
 #include <troupe/serialization/checkpoint/retention.hpp>
+#include <troupe/types.hpp>
 
 #include <chrono>
 #include <filesystem>
@@ -44,6 +45,8 @@ class run_mirror {
     std::function<void(severity, std::string)> tell;
     /// This driver. Its claim is one that is known to have been there; 0 if none is.
     mirror_owner owner = {};
+    /// The step that this driver begins from: it writes the metrics of later ones.
+    step_id began_from = {};
   };
 
   explicit run_mirror(settings how);

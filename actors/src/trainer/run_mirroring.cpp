@@ -127,8 +127,8 @@ std::weak_ptr<run_mirror> run_mirroring::begin(const run_id& run, const run_dire
                    lock_host(),
                    static_cast<std::uint32_t>(::getpid()),
                    utc_text(std::chrono::system_clock::now())};
-  running_ = std::make_shared<run_mirror>(
-      run_mirror::settings{place(), std::move(open), directory.root(), std::move(keep), holds_, tell_, std::move(own)});
+  running_ = std::make_shared<run_mirror>(run_mirror::settings{
+      place(), std::move(open), directory.root(), std::move(keep), holds_, tell_, std::move(own), state.step});
   // An earlier driver may have ended before it was copied.
   if (state.is_own())
     running_->on_saved(state.step);

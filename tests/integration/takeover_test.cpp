@@ -128,6 +128,34 @@ TEST_CASE("a driver that is started again goes on with the workers of the one th
   CHECK(t.copies_of_rows("metrics.jsonl", 4000) == std::pair{1, 1});
 }
 
+#ifdef TROUPE_WITH_NO_LOCKS
+TEST_CASE("without locks a later driver on another host has the run, and the earlier one leaves it alone") {
+  test_run t{1};
+  const auto on_host = [](const std::string& name) {
+    return std::map<std::string, std::string>{{"LD_PRELOAD", built("lib/libno_locks.so")}, {"TROUPE_TEST_HOST", name}};
+  };
+  const auto lock = [&] { return read_file(t.here.run_directory("run") / ".lock"); };
+  auto earlier = t.here.start(t.arguments(), on_host("host-a"));
+  t.here.await_step(earlier, "run", 100);
+  const auto workers = t.here.workers();
+  CHECK(lock() == std::to_string(earlier.pid()) + " host-a\n");
+  // On the same host it is seen to live.
+  const auto refused = t.here.run(t.arguments(), on_host("host-a"));
+  CHECK(refused.status == exit_status{1, {}});
+  CHECK(contains(refused.err, "is in use by the driver with process id " + std::to_string(earlier.pid())));
+  CHECK(earlier.running());
+
+  auto later = t.here.start(t.arguments(), on_host("host-b"));
+  t.here.await(later, [&] { return contains(later.err(), "the driver was started again"); });
+  CHECK(earlier.wait() == exit_status{1, {}});
+  INFO(earlier.err());
+  CHECK(contains(earlier.err(), "another driver has taken the run over, and this one leaves it alone"));
+  CHECK(lock() == std::to_string(later.pid()) + " host-b\n");
+  CHECK(t.here.workers() == workers);
+  std::ignore = t.finish_undisturbed(later);
+}
+#endif
+
 TEST_CASE("drivers are killed again and again, and workers too, and no step is lost") {
   test_run t{2};
   t.begin(50, {"--checkpoint-every", "50"});

@@ -128,6 +128,19 @@ TEST_CASE("a driver that is started again goes on with the workers of the one th
   CHECK(t.copies_of_rows("metrics.jsonl", 4000) == std::pair{1, 1});
 }
 
+TEST_CASE("workers that were taken over stream their checkpoints to the new driver, also the only one at the end") {
+  test_run t{1};
+  const std::vector<std::string> steps{"--steps", "2000", "--checkpoint-every", "0", "--checkpoint-sync", "stream"};
+  t.begin(100, steps);
+  auto driver = t.here.start(t.arguments(steps));
+  CHECK(driver.wait() == exit_status{0, {}});
+  INFO(driver.err());
+  t.check_end();
+  const auto result = t.here.result("run");
+  CHECK(result["restarts"] == 0);
+  CHECK(result["latest_checkpoint"].get<std::string>().ends_with("step-00002000"));
+}
+
 #ifdef TROUPE_WITH_NO_LOCKS
 TEST_CASE("without locks a later driver on another host has the run, and the earlier one leaves it alone") {
   test_run t{1};

@@ -185,6 +185,7 @@ bool group_membership::form(const member_place& place, error& lost) {
     if (auto reason = protocol_.lock()->abort_reason())
       throw exception{std::move(*reason)};
     group_.form();
+    checkpoints_.follow_driver(place.place);
     share_last_evaluation(place);
     exchange_state(place);
     prepare_checkpoints();

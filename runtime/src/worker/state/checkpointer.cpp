@@ -128,11 +128,13 @@ std::optional<step_id> checkpointer::restore() {
   return step;
 }
 
-void checkpointer::prepare(const group_place& place) {
-  // A restarted driver listens on another port.
+void checkpointer::follow_driver(const group_place& place) {
   if (const auto now = streamed_.lock()->address;
       !now.empty() && !place.part_stream.empty() && now != place.part_stream)
     stream_to(place.part_stream);
+}
+
+void checkpointer::prepare(const group_place& place) {
   auto plan = serialization::plan_chunks(state_.specs(), place.world_size);
   snapshots_.prepare(share_bytes(plan, place.rank.value), state_.distant_memory());
 }

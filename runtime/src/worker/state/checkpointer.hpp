@@ -38,6 +38,8 @@ class checkpointer {
   /// Opens the checkpoint from which the run continues, if any. Returns its step number if this run continues it;
   /// nothing if the run begins at step 0.
   [[nodiscard]] std::optional<step_id> restore();
+  /// Streams to the driver of this group from now on: one that was started again listens elsewhere.
+  void follow_driver(const group_place& place);
   /// Prepares memory for this rank's share, which changes with the group.
   void prepare(const group_place& place);
 

@@ -173,6 +173,21 @@ TEST_CASE("a checkpoint that is newer than all copies of this run stays, whateve
   CHECK(steps(queue.stored()) == numbers{60, 90});
 }
 
+TEST_CASE("a checkpoint that the mirror had before stays after a failed upload of it, until a newer one is there") {
+  auto queue = make_queue();
+  REQUIRE(text(queue.next(start)) == "look");
+  queue.on_found({{{10}}}, {});
+  queue.on_saved({{10}});
+  REQUIRE(text(queue.next(start)) == "upload 10");
+  queue.on_failed(start);
+  queue.on_saved({{20}});
+  CHECK(text(queue.next(start)) == "wait 2000");
+  REQUIRE(text(queue.next(start + 2s)) == "upload 20");
+  // A second failure changes nothing.
+  queue.on_failed(start + 2s);
+  CHECK(settle(queue, start + 1h) == std::vector<std::string>{"upload 20", "records", "remove 10"});
+}
+
 TEST_CASE("what uploads have left is removed, unless it is about to be copied again") {
   auto queue = make_queue();
   queue.on_saved({{30}});
@@ -249,6 +264,14 @@ TEST_CASE("whatever fails, the mirror keeps a good checkpoint once it has one, a
     std::uint64_t step = 0;
     // What is really there: complete and verified, or not.
     std::set<std::uint64_t> good;
+    std::vector<serialization::retention_candidate> before;
+    if (random() % 2 == 0) {
+      // An earlier driver has copied what this one begins with.
+      step = 1;
+      good.insert(step);
+      before.push_back({{step}});
+      queue.on_saved({{step}});
+    }
     const auto act = [&](bool may_fail) {
       const auto action = queue.next(now);
       if (const auto* wait = std::get_if<mirror_job::wait>(&action)) {
@@ -269,7 +292,7 @@ TEST_CASE("whatever fails, the mirror keeps a good checkpoint once it has one, a
       } else if (fails)
         queue.on_failed(now);
       else if (std::holds_alternative<mirror_job::look>(action))
-        queue.on_found({}, {});
+        queue.on_found(before, {});
       else if (const auto* upload = std::get_if<mirror_job::upload>(&action)) {
         good.insert(upload->step.value);
         queue.on_uploaded();

@@ -85,6 +85,9 @@ std::optional<step_id> mirror_queue::next_removal() const {
       return step;
   if (!stored_ || !verified_)
     return std::nullopt;
+  for (const auto step : doubtful_)
+    if (!waiting_.contains(step) && step < *verified_)
+      return step;
   for (const auto& each : serialization::decide_retention(values_of(*stored_), how_.keep))
     if (!each.stays && each.step < *verified_)
       return each.step;
@@ -96,6 +99,7 @@ void mirror_queue::on_found(std::vector<retention_candidate> complete, const std
   for (auto& each : complete)
     stored_->insert_or_assign(each.step, std::move(each));
   incomplete_ = {incomplete.begin(), incomplete.end()};
+  doubtful_.clear();
   under_way_ = {};
   copying_ = {};
   drop_superseded();
@@ -108,6 +112,7 @@ void mirror_queue::on_uploaded() {
   auto copied = waiting_.extract(step);
   stored_->insert_or_assign(step, copied.empty() ? retention_candidate{step} : std::move(copied.mapped()));
   incomplete_.erase(step);
+  doubtful_.erase(step);
   verified_ = std::max(verified_.value_or(step), step);
   are_records_due_ = true;
   drop_superseded();
@@ -124,6 +129,7 @@ void mirror_queue::on_removed() {
   removing_ = {};
   stored_->erase(step);
   incomplete_.erase(step);
+  doubtful_.erase(step);
 }
 
 std::chrono::milliseconds mirror_queue::on_failed(clock::time_point now) {
@@ -135,10 +141,10 @@ std::chrono::milliseconds mirror_queue::on_failed(clock::time_point now) {
     touched = upload->step;
   else if (std::holds_alternative<mirror_job::upload_records>(under_way_))
     are_records_due_ = true;
-  // Part of it may be there.
+  // Part of it may be there, or all that was there before.
   if (touched) {
-    stored_->erase(*touched);
-    incomplete_.insert(*touched);
+    const auto was_whole = stored_->erase(*touched) > 0 || doubtful_.contains(*touched);
+    (was_whole && !is_removal ? doubtful_ : incomplete_).insert(*touched);
   }
   under_way_ = {};
   ++failed_attempts_;

@@ -116,6 +116,8 @@ class mirror_queue {
   /// Complete checkpoints there; nothing until it is known.
   std::optional<std::map<step_id, serialization::retention_candidate>> stored_;
   std::set<step_id> incomplete_;
+  /// Were complete before an upload of theirs failed, and may be still.
+  std::set<step_id> doubtful_;
   std::map<step_id, serialization::retention_candidate> waiting_;
   mirror_action under_way_;
   /// The newest that this queue has copied.

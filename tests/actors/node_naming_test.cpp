@@ -55,10 +55,16 @@ TEST_CASE("what cannot be learnt, and an answer without nodes, change nothing, a
   CHECK(naming.problem().empty());
 }
 
-TEST_CASE("a node with workers that were taken over is not left") {
+TEST_CASE("a node with workers that were taken over is not left before it has been named") {
   node_naming naming;
   naming.keep("a:1");
-  CHECK(naming.take(nodes({"a:1", "b:1"})).left.empty());
+  naming.keep("c:1");
+  CHECK(naming.take(nodes({"b:1", "c:1"})).left.empty());
+  CHECK(naming.take(nodes({"b:1"})).left.empty());
+  CHECK(naming.take(nodes({"b:1"})).left.empty());
+  CHECK(naming.take(nodes({"b:1"})).left == names{"c:1"});
+  naming = {};
+  naming.keep("a:1");
   for (auto i = 0; i < 5; ++i)
     CHECK(naming.take(nodes({"b:1"})).left.empty());
   // Nobody lived there.

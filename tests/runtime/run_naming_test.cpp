@@ -1,6 +1,6 @@
-#include <troupe/runtime/job_variable.hpp>
 #include "driver/run_naming.hpp"
 #include "process/debugger.hpp"
+#include <troupe/runtime/job_variable.hpp>
 
 #include <doctest/doctest.h>
 

@@ -33,8 +33,10 @@ node_naming::change node_naming::take(const expected<std::vector<named_node>>& a
     if (std::ranges::find(*answer, address, &named_node::address) == answer->end() && !kept_.contains(address) &&
         ++times >= most_absences)
       result.left.push_back(address);
-  for (const auto& each : *answer)
+  for (const auto& each : *answer) {
     absent_[each.address] = 0;
+    kept_.erase(each.address);
+  }
   return result;
 }
 

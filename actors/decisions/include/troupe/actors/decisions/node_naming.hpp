@@ -27,7 +27,7 @@ class node_naming {
   /// An answer, or why there is none.
   [[nodiscard]] change take(const expected<std::vector<named_node>>& answer);
 
-  /// Workers of the run that live on this node were taken over: it counts as named in each answer.
+  /// Workers of the run that live on this node were taken over: it counts as named until an answer names it.
   void keep(std::string address) { kept_.insert(std::move(address)); }
   /// No worker was taken over: from now on answers decide about those nodes, too.
   void keep_none();

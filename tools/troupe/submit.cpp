@@ -374,7 +374,10 @@ void add_submit(CLI::App& app, command& chosen) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str()
       ->group("Kubernetes");
-  added->add_option("--cpus", k.cpus, "CPUs of each")->capture_default_str()->group("Kubernetes");
+  added->add_option("--cpus", k.cpus, "CPUs of each")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str()
+      ->group("Kubernetes");
   added->add_option("--memory", k.memory, "Memory of each")->capture_default_str()->group("Kubernetes");
   added->add_option("--gpus", k.gpus, "GPUs of each")->capture_default_str()->group("Kubernetes");
   added->add_option("--disk", k.storage, "Size of the claim for the run's files")

@@ -47,14 +47,15 @@ std::string kubernetes_manifest(const submission& job, const kubernetes_options&
   const auto resources = [&] {
     const auto memory = yaml_string(options.memory);
     const auto gpus = options.gpus > 0 ? fmt::format(", nvidia.com/gpu: {}", options.gpus) : std::string{};
-    return fmt::format("{{requests: {{cpu: {0}, memory: {1}}}, limits: {{memory: {1}{2}}}}}", yaml_string(options.cpus),
-                       memory, gpus);
+    return fmt::format("{{requests: {{cpu: {0}, memory: {1}}}, limits: {{memory: {1}{2}}}}}", options.cpus, memory,
+                       gpus);
   }();
   const std::vector<std::pair<std::string, std::string>> words{
       {"@NAME@", job.name},
       {"@NAMESPACE@", options.name_space},
       {"@IMAGE@", yaml_string(options.image)},
       {"@NODES@", std::to_string(options.nodes)},
+      {"@CPUS@", std::to_string(options.cpus)},
       {"@RESOURCES@", resources},
       {"@STORAGE@", yaml_string(options.storage)},
       {"@SECRET@", options.secret},

@@ -81,7 +81,7 @@ struct kubernetes_options {
   std::string image;
   std::string name_space = "default";
   unsigned nodes = 1;
-  std::string cpus = "2";
+  unsigned cpus = 2;
   std::string memory = "2Gi";
   unsigned gpus = 0;
   /// Of the run's files.

@@ -7,7 +7,7 @@
 namespace troupe::runtime {
 
 /// The kernel's counts of processes killed for lack of memory: in our control group, which our children share, and on
-/// the whole machine. Reads files; not thread-safe.
+/// the whole machine. Reads files.
 class oom_counters {
  public:
   /// Finds the counters of both versions of control groups, and omits unreadable ones.

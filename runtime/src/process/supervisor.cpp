@@ -1,6 +1,6 @@
-#include "process/child_launcher.hpp"
 #include "process/descriptor_packets.hpp"
 #include "process/oom_counters.hpp"
+#include "process/program_starters.hpp"
 #include "process/signals_blocked.hpp"
 
 #include <troupe/runtime/process.hpp>
@@ -14,7 +14,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
-#include <deque>
 #include <future>
 #include <map>
 #include <mutex>
@@ -24,6 +23,7 @@
 #include <sys/eventfd.h>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <unistd.h>
 
 namespace troupe::runtime {
@@ -67,21 +67,17 @@ class process_supervisor::impl {
   bool kill(pid_t pid, int signal);
 
  private:
-  struct start_request {
-    process_spec spec;
-    std::function<void(expected<pid_t>)> done;
-  };
-
   // All functions below run on the supervisor's thread.
   void run();
   [[nodiscard]] bool has_work();
   void kill_all();
   [[nodiscard]] int wait_milliseconds() const;
   void handle(event_source source);
-  void serve_request();
+  void note_start();
   void finish_due();
 
-  [[nodiscard]] expected<pid_t> launch(const process_spec& spec);
+  /// From its start on, a child is watched.
+  [[nodiscard]] expected<pid_t> adopt(expected<child> made);
   [[nodiscard]] expected<void> watch(const child& x);
   [[nodiscard]] bool add_to_epoll(int fd, event_source source);
 
@@ -96,14 +92,13 @@ class process_supervisor::impl {
   const oom_counters oom_counters_;
   unique_fd epoll_;
   unique_fd wake_;
-  std::optional<child_launcher> launcher_;
+  std::optional<program_starters> starters_;
   std::atomic<bool> closing_ = false;
   clock::time_point give_up_at_ = clock::time_point::max();
 
   /// Guards the members below. Only the supervisor's thread changes the map, so that thread reads it without locking.
   mutable std::mutex mutex_;
   std::map<pid_t, child> children_;
-  std::deque<start_request> requests_;
 
   std::thread thread_;
 };
@@ -111,6 +106,7 @@ class process_supervisor::impl {
 process_supervisor::impl::~impl() {
   if (!thread_.joinable())
     return;
+  starters_->stop();
   closing_ = true;
   wake();
   thread_.join();
@@ -124,8 +120,8 @@ expected<void> process_supervisor::impl::open() {
   wake_ = unique_fd{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!wake_ || !add_to_epoll(wake_.get(), {}))
     return fail(system_error(what));
-  TROUPE_TRY(auto launcher, child_launcher::make());
-  launcher_.emplace(std::move(launcher));
+  TROUPE_TRY(auto starters, program_starters::make([this] { wake(); }));
+  starters_.emplace(std::move(starters));
   signals_blocked blocked;
   try {
     thread_ = std::thread{[this] { run(); }};
@@ -137,19 +133,16 @@ expected<void> process_supervisor::impl::open() {
 }
 
 expected<pid_t> process_supervisor::impl::start(const process_spec& spec) {
+  // In a callback, whose result cannot come from this thread later.
   if (std::this_thread::get_id() == thread_.get_id())
-    return launch(spec);
+    return adopt(starters_->start(spec));
   std::promise<expected<pid_t>> promise;
   start_soon(spec, [&promise](expected<pid_t> pid) { promise.set_value(std::move(pid)); });
   return promise.get_future().get();
 }
 
 void process_supervisor::impl::start_soon(process_spec spec, std::function<void(expected<pid_t>)> done) {
-  {
-    std::lock_guard guard{mutex_};
-    requests_.push_back({std::move(spec), std::move(done)});
-  }
-  wake();
+  starters_->start_soon({std::move(spec), std::move(done)});
 }
 
 expected<void> process_supervisor::impl::reuse(pid_t pid, const std::string& bootstrap, int descriptor_socket) {
@@ -193,7 +186,7 @@ void process_supervisor::impl::run() {
     auto n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_milliseconds());
     for (const auto& event : std::span{events}.first(static_cast<std::size_t>(std::max(n, 0))))
       handle(event_source::unpacked(event.data.u64));
-    serve_request();
+    note_start();
     finish_due();
   }
 }
@@ -201,6 +194,9 @@ void process_supervisor::impl::run() {
 bool process_supervisor::impl::has_work() {
   if (!closing_)
     return true;
+  // Nobody hears of these.
+  while (auto late = starters_->take())
+    std::ignore = adopt(std::move(late->made));
   kill_all();
   if (give_up_at_ == clock::time_point::max())
     give_up_at_ = clock::now() + reap_window;
@@ -244,20 +240,13 @@ void process_supervisor::impl::handle(event_source source) {
   }
 }
 
-/// Serves one start per call: on a busy host each takes many milliseconds, and output and ends of other children must
-/// be handled in between.
-void process_supervisor::impl::serve_request() {
-  std::optional<start_request> next;
-  {
-    std::lock_guard guard{mutex_};
-    if (requests_.empty())
-      return;
-    next = std::move(requests_.front());
-    requests_.pop_front();
-    if (!requests_.empty())
-      wake();
-  }
-  next->done(launch(next->spec));
+/// Notes one start per call: output and ends of other children are handled in between.
+void process_supervisor::impl::note_start() {
+  auto next = starters_->take();
+  if (!next)
+    return;
+  wake();
+  next->asked.done(adopt(std::move(next->made)));
 }
 
 void process_supervisor::impl::finish_due() {
@@ -270,23 +259,17 @@ void process_supervisor::impl::finish_due() {
     finish(pid);
 }
 
-expected<pid_t> process_supervisor::impl::launch(const process_spec& spec) {
-  if (closing_)
-    return fail(errc::stopped, fmt::format("cannot start {}: its supervisor is being destroyed", spec.program));
-  if (spec.argv.empty() || spec.program_fd < 0)
-    return fail(errc::invalid_argument,
-                fmt::format("cannot start {}: pass an open program and its name as argv[0]", spec.program));
-  auto oom_kills_before = oom_counters_.read();
-  TROUPE_TRY(auto made, launcher_->launch(spec));
-  made.oom_kills_before = std::move(oom_kills_before);
-  if (auto watched = watch(made); !watched) {
-    made.kill_group();
-    made.reap();
+expected<pid_t> process_supervisor::impl::adopt(expected<child> made) {
+  if (!made)
+    return fail(std::move(made.error()));
+  if (auto watched = watch(*made); !watched) {
+    made->kill_group();
+    made->reap();
     return fail(std::move(watched.error()));
   }
-  auto pid = made.pid;
+  auto pid = made->pid;
   std::lock_guard guard{mutex_};
-  children_.insert_or_assign(pid, std::move(made));
+  children_.insert_or_assign(pid, std::move(*made));
   return pid;
 }
 

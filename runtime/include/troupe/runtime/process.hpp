@@ -108,8 +108,9 @@ struct process_callbacks {
 };
 
 /// Starts child processes and watches them. The children die with the supervisor, also if this process is killed: they
-/// ask the kernel for it (PR_SET_PDEATHSIG). That ties them to the thread that started them, so the supervisor's own
-/// thread starts them all.
+/// ask the kernel for it (PR_SET_PDEATHSIG). That ties them to the thread that started them, so threads of the
+/// supervisor start them all: one for each file system that programs are on, since executing a program waits for its
+/// disk.
 ///
 /// A child gets a session of its own; standard input from /dev/null; pipes to the supervisor as output and error
 /// stream; its bootstrap, its lifeline, the socket that its specification names and, if it is reusable, one to its
@@ -131,9 +132,9 @@ class process_supervisor {
   /// Returns once the child executes the program. Fails with the cause if it cannot.
   [[nodiscard]] expected<pid_t> start(const process_spec& spec);
 
-  /// Does not wait: starts the child after earlier requests. Calls `done` on the supervisor's thread with the result of
-  /// `start`, before any other report of that child. The descriptors that `spec` borrows must stay open until then.
-  /// `done` is not called if the supervisor is destroyed first.
+  /// Does not wait: starts the child after earlier requests for programs of the same file system. Calls `done` on the
+  /// supervisor's thread with the result of `start`, before any other report of that child. The descriptors that `spec`
+  /// borrows must stay open until then. `done` is not called if the supervisor is destroyed first.
   void start_soon(process_spec spec, std::function<void(expected<pid_t>)> done);
 
   /// Gives a child that is idle another bootstrap, and another `descriptor_socket`. Does not wait. Fails if the child

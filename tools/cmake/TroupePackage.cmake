@@ -62,7 +62,7 @@ install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR}
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT troupe-doc)
 install(DIRECTORY apps/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}/apps COMPONENT troupe-doc
   FILES_MATCHING PATTERN "*.cpp" PATTERN "*.hpp")
-install(FILES tools/deploy/README.md tools/deploy/caf-node.service tools/deploy/caf-node.conf
+install(FILES tools/deploy/README.md tools/deploy/caf-node.service tools/deploy/caf-node.default
   DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/deploy COMPONENT troupe-doc)
 install(PROGRAMS tools/deploy/ssh-nodes tools/deploy/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/deploy COMPONENT troupe-doc)
 install(PROGRAMS tools/trackers/troupe-mlflow DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/trackers COMPONENT troupe-doc)

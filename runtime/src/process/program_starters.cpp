@@ -16,6 +16,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace troupe::runtime {
 
@@ -91,7 +92,9 @@ struct program_starters::shared_state {
   /// By the disks that have a thread.
   std::map<disk_id, std::deque<start_request>> requests;
   std::deque<start_outcome> outcomes;
+  /// How many threads have not ended, and their handles.
   std::size_t threads = 0;
+  std::vector<std::thread> handles;
   bool stops = false;
 };
 
@@ -105,7 +108,11 @@ program_starters::~program_starters() {
     return;
   stop();
   auto lock = std::unique_lock{state_->mutex};
-  state_->changed.wait_for(lock, end_window, [this] { return state_->threads == 0; });
+  const auto all_end = state_->changed.wait_for(lock, end_window, [this] { return state_->threads == 0; });
+  auto threads = std::move(state_->handles);
+  lock.unlock();
+  for (auto& each : threads)
+    all_end ? each.join() : each.detach();
 }
 
 void program_starters::start_soon(start_request request) {
@@ -118,7 +125,7 @@ void program_starters::start_soon(start_request request) {
     try {
       auto thread = std::thread{[state = state_, disk] { state->serve(disk); }};
       pthread_setname_np(thread.native_handle(), "starter");
-      thread.detach();
+      state_->handles.push_back(std::move(thread));
     } catch (const std::system_error& reason) {
       auto why = fmt::format("no thread to start {}: {}; raise the limit on threads (ulimit -u)", request.spec.program,
                              reason.what());

@@ -53,7 +53,7 @@ TEST_CASE("a job fills in what its program leaves open, and its program's own se
                                std::chrono::minutes{1},
                                std::chrono::minutes{3},
                                resume_mode::restart,
-                               {"slurm", "17", "f00d"}};
+                               {"slurm", "17", "f00d", {}}};
   const auto read = parse_job_context(to_text(job));
   REQUIRE(read);
   CHECK(*read == job);
@@ -76,7 +76,7 @@ TEST_CASE("a job fills in what its program leaves open, and its program's own se
   CHECK(own.run.name == "mine");
   CHECK(own.run.resume == resume_mode::required);
   CHECK(own.cluster.nodes == std::vector<std::string>{"c:4000"});
-  CHECK_FALSE(own.cluster.insecure);
+  CHECK(own.cluster.keys == "/keys");
   CHECK(own.checkpoint.mirror.to == "/elsewhere");
   CHECK(own.run.job == job.job);
 }

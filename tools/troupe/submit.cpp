@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <tuple>
 #include <unistd.h>
@@ -85,6 +86,31 @@ expected<std::string> find_program(const std::string& given) {
                                    : fmt::format("{} is no program that can be executed", given));
 }
 
+bool is_script(const std::string& program) {
+  auto in = std::ifstream{program, std::ios::binary};
+  return in.get() == '#' && in.get() == '!';
+}
+
+/// Options that an engine or another host has no use for would be ignored.
+expected<void> refuse_useless(const submit_arguments& given) {
+  const auto& cluster = given.run.cluster;
+  const auto names = !cluster.nodes.empty() || cluster.discover.is_set();
+  const std::vector<std::pair<bool, const char*>> useless{
+      {given.on != engine::systemd && names, "--nodes and --hosts are for systemd: the engine gives the job its nodes"},
+      {given.on != engine::systemd && (cluster.insecure || !cluster.keys.empty()),
+       "--keys and --insecure are for systemd: the job has keys of its own"},
+      {given.on != engine::slurm && !given.sbatch.empty(), "--sbatch is for Slurm"},
+      {given.on == engine::kubernetes && !given.host.empty(), "--host: a manifest is printed here"},
+      {given.on == engine::kubernetes && given.directory != ".", "--directory: in a pod the program runs in /runs"},
+      {!given.host.empty() && given.directory != ".", "--directory: on another host the program runs in ~/troupe/NAME"},
+      {given.host.empty() && !given.with.empty(), "--with is for --host: on this host the files are here already"},
+  };
+  for (const auto& [is_useless, why] : useless)
+    if (is_useless)
+      return fail(errc::invalid_argument, why);
+  return {};
+}
+
 bool names_nodes(const submit_arguments& given) {
   for (const auto* option : {"--nodes", "--hosts", "--discover"})
     if (!option_value(given.arguments, option).empty())
@@ -95,6 +121,11 @@ bool names_nodes(const submit_arguments& given) {
 /// What the job is for every engine.
 expected<submission> describe(const submit_arguments& given) {
   submission result;
+  const auto own = option_value(given.arguments, "--name");
+  if (!own.empty() && !given.run.run.name.empty() && own != given.run.run.name)
+    return fail(errc::invalid_argument, fmt::format("--name {}, and the program's --name is {}: a job and its run have "
+                                                    "one name",
+                                                    given.run.run.name, own));
   result.name = given.run.run.name.empty() ? default_job_name(given.program, given.arguments) : given.run.run.name;
   auto named = given.run;
   named.run.name = result.name;
@@ -123,7 +154,11 @@ expected<void> complete_here(submission& job, const submit_arguments& given) {
   job.directory = fs::canonical(given.directory, code).string();
   if (code)
     return fail(errc::not_found, fmt::format("--directory {}: {}", given.directory.string(), code.message()));
-  TROUPE_TRY(job.program, find_program(given.program));
+  // A dry run for another host has copied nothing.
+  job.program = given.program;
+  if (!given.is_dry || given.seen_as.empty()) {
+    TROUPE_TRY(job.program, find_program(given.program));
+  }
   for (const auto* name : {"PATH", "LD_LIBRARY_PATH", "XDG_CONFIG_HOME"})
     if (const auto* value = std::getenv(name))
       job.environment.emplace(name, value);
@@ -162,6 +197,8 @@ expected<submitted> submit_to_systemd(submission job, const submit_arguments& gi
   TROUPE_TRY(const auto has_nodes, hand_on_nodes(job, given.run.cluster));
   std::optional<companion_node> node;
   if (!has_nodes && !names_nodes(given)) {
+    if (job.job.insecure)
+      return fail(errc::invalid_argument, "--insecure is for nodes that run with it: name them (--nodes, --hosts)");
     TROUPE_TRY(node, make_companion(job.name));
     job.job.nodes = fmt::format("127.0.0.1:{}", node->port);
   }
@@ -171,19 +208,33 @@ expected<submitted> submit_to_systemd(submission job, const submit_arguments& gi
       fmt::print("# {}/{}\n{}\n", manager.directory, each.name, each.text);
     return submitted{};
   }
+  if (is_script(job.program))
+    fmt::print(stderr, "warning: {} is a script: it has to exec the driver, which then gets the signal to stop\n",
+               job.program);
+  TROUPE_TRY(const auto lock, submission_lock::take());
   TROUPE_TRY(refuse_running_unit(job.name, manager));
   return start_units(job.name, units, manager);
 }
 
 expected<submitted> submit_to_slurm(const submission& job, const submit_arguments& given) {
-  for (const auto& each : given.sbatch)
+  for (const auto& each : given.sbatch) {
     if (!each.starts_with('-') || each.find('\n') != std::string::npos)
       return fail(errc::invalid_argument, fmt::format("--sbatch {}: that is no option of sbatch", each));
+    for (const auto* ours : {"--job-name", "-J", "--array", "-a", "--wrap"})
+      if (each.starts_with(ours))
+        return fail(errc::invalid_argument,
+                    fmt::format("--sbatch {}: one name is one job with one driver (--name gives the name)", each));
+  }
+  if (is_script(job.program))
+    return fail(
+        errc::invalid_argument,
+        fmt::format("{} is a script, and the nodes of the job start the program itself: submit that", job.program));
   const auto script = slurm_script(job, given.sbatch);
   if (given.is_dry) {
     fmt::print("{}", script);
     return submitted{};
   }
+  TROUPE_TRY(const auto lock, submission_lock::take());
   TROUPE_TRY(refuse_queued_job(job.name));
   auto code = std::error_code{};
   // Where Slurm puts what the job writes.
@@ -195,7 +246,8 @@ expected<submitted> print_for_kubernetes(submission job, const submit_arguments&
   if (given.kubernetes.image.empty())
     return fail(errc::invalid_argument,
                 "--image: which image has the program? tools/package --image makes one of Troupe's");
-  TROUPE_TRY(validate_kubernetes_name(job.name));
+  for (const auto& each : {job.name, given.kubernetes.name_space, given.kubernetes.secret})
+    TROUPE_TRY(validate_kubernetes_name(each));
   job.program = given.program;
   job.directory = "/runs";
   job.job.job.id = given.kubernetes.name_space + "/" + job.name;
@@ -274,8 +326,6 @@ std::vector<std::string> options_there(const submit_arguments& given, const std:
 }
 
 expected<int> submit_there(const submit_arguments& given) {
-  if (given.on == engine::kubernetes)
-    return fail(errc::invalid_argument, "--host: a manifest is printed here");
   TROUPE_TRY(const auto job, describe(given));
   TROUPE_TRY(const auto files, files_to_send(given.program, given.with));
   auto options = options_there(given, job.name);
@@ -298,12 +348,12 @@ expected<int> submit_there(const submit_arguments& given) {
 }
 
 int submit(const submit_arguments& given) {
+  if (const auto useless = refuse_useless(given); !useless)
+    return complain(useless.error());
   if (!given.host.empty()) {
     const auto code = submit_there(given);
     return code ? *code : complain(code.error());
   }
-  if (!given.with.empty())
-    return complain({errc::invalid_argument, "--with is for --host: on this host the files are here already"});
   const auto done = submit_here(given);
   return done ? exit_good : complain(done.error());
 }
@@ -339,7 +389,8 @@ void add_submit(CLI::App& app, command& chosen) {
   added->add_option("--directory", x.directory, "Where the program runs (default: this directory)");
   apps::add_named_values(
       *added, "--env", [given](const std::string& name, const std::string& value) { given->environment[name] = value; },
-      "A variable for the program");
+      "A variable for the program")
+      ->allow_extra_args(false);
   apps::add_node_names(*added, x.run.cluster);
   added->get_option("--nodes")->description(
       "HOST:PORT of caf-nodes, separated by commas, or dns:NAME. Without nodes, systemd runs one beside the program");

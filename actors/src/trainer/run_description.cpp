@@ -63,13 +63,17 @@ nlohmann::json described_in(const std::filesystem::path& run_directory) {
 
 void describe_job(nlohmann::json& run, const submitted_job& job) {
   if (!job.engine.empty())
-    run["job"] = {{"engine", job.engine}, {"id", job.id}, {"submission", job.submission}};
+    run["job"] = {{"engine", job.engine}, {"id", job.id}, {"submission", job.submission}, {"start", job.start}};
 }
 
-bool is_of_submission(const nlohmann::json& described, const std::string& submission) {
-  const auto job = described.is_object() ? described.find("job") : described.end();
-  return !submission.empty() && job != described.end() && job->is_object() &&
-         job->value("submission", nlohmann::json{}) == submission;
+bool is_of_earlier_start(const nlohmann::json& described, const submitted_job& job) {
+  const auto before = described.is_object() ? described.find("job") : described.end();
+  if (job.submission.empty() || before == described.end() || !before->is_object())
+    return false;
+  const auto is = [&](const char* key, const std::string& text) {
+    return before->value(key, nlohmann::json{}) == text;
+  };
+  return is("submission", job.submission) && (job.start.empty() || !is("start", job.start));
 }
 
 nlohmann::json describe_run(const run_files_config& what, const starting_state& state, const nlohmann::json& before) {

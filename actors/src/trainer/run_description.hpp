@@ -16,8 +16,8 @@ namespace troupe::actors {
 /// Says in a description which job its driver belongs to, if it belongs to one.
 void describe_job(nlohmann::json& run, const submitted_job& job);
 
-/// Whether a run was described by a driver that this `troupe submit` has started.
-[[nodiscard]] bool is_of_submission(const nlohmann::json& described, const std::string& submission);
+/// Whether a run was described by a driver of this job when the engine had started it before.
+[[nodiscard]] bool is_of_earlier_start(const nlohmann::json& described, const submitted_job& job);
 
 /// The description of a run that begins from this state. A resumed run that names no other checkpoint keeps the one
 /// that the description `before` says it began with.

@@ -141,9 +141,12 @@ class run_files_state : public orderly_end<run_files::base> {
     auto& run = what_.config.run;
     if (run.job.submission.empty() || run.resume == resume_mode::automatic)
       return {};
-    TROUPE_TRY(const auto at_mirror, mirror_.described());
-    if (is_of_submission(described_in(run_directory::path_of(run)), run.job.submission) ||
-        is_of_submission(at_mirror, run.job.submission))
+    auto has_begun = is_of_earlier_start(described_in(run_directory::path_of(run)), run.job);
+    if (!has_begun) {
+      TROUPE_TRY(const auto at_mirror, mirror_.described());
+      has_begun = is_of_earlier_start(at_mirror, run.job);
+    }
+    if (has_begun)
       run.resume = resume_mode::automatic;
     return {};
   }
@@ -206,7 +209,7 @@ class run_files_state : public orderly_end<run_files::base> {
       return result;
     if (const auto left = control_journal{system(), path}.read(); left && *left)
       result.predecessor = run_proof{(**left).run, (**left).secret};
-    if (is_of_submission(described_in(path), what_.config.run.job.submission))
+    if (is_of_earlier_start(described_in(path), what_.config.run.job))
       what_.config.run.resume = resume_mode::automatic;
     const auto resume = what_.config.run.resume;
     if (resume == resume_mode::never || resume == resume_mode::restart ||

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 
 namespace troupe {
 
@@ -60,12 +61,11 @@ expected<job_context> parse_job_context(const std::string& text) {
 expected<void> complete(trainer_config& config, const job_context& job) {
   if (config.run.name.empty())
     config.run.name = job.name;
-  if (config.cluster.is_embedded() && !job.nodes.empty()) {
+  if (config.cluster.is_embedded() && !job.nodes.empty())
     TROUPE_TRY(name_nodes(config.cluster, job.nodes));
-    config.cluster.insecure = config.cluster.insecure || job.insecure;
-    if (config.cluster.keys.empty())
-      config.cluster.keys = job.keys;
-  }
+  config.cluster.insecure = config.cluster.insecure || job.insecure;
+  if (config.cluster.keys.empty())
+    config.cluster.keys = job.keys;
   if (config.checkpoint.mirror.to.empty())
     config.checkpoint.mirror.to = job.mirror;
   if (config.run.time_limit.count() == 0)
@@ -80,23 +80,45 @@ expected<void> complete(trainer_config& config, const job_context& job) {
   return {};
 }
 
+namespace {
+
+/// This process's context, if it has one. Programs that it starts are drivers of their own.
+const std::optional<expected<job_context>>& own_context() {
+  static const auto result = []() -> std::optional<expected<job_context>> {
+    const auto* text = std::getenv(job_variable);
+    if (text == nullptr)
+      return std::nullopt;
+    auto read = parse_job_context(text);
+    ::unsetenv(job_variable);
+    for (const auto* name : {"TROUPE_JOB_START", "INVOCATION_ID"})
+      if (const auto* start = std::getenv(name); read && start != nullptr && read->job.start.empty())
+        read->job.start = start;
+    return read;
+  }();
+  return result;
+}
+
+} // namespace
+
 expected<void> complete_for_job(trainer_config& config) {
-  if (const auto* text = std::getenv(job_variable)) {
-    TROUPE_TRY(const auto job, parse_job_context(text));
-    return complete(config, job);
-  }
-  return {};
+  const auto& own = own_context();
+  if (!own)
+    return {};
+  if (!*own)
+    return fail(own->error());
+  return complete(config, **own);
 }
 
 void obey_job_variable(trainer_config& config) {
-  const auto* text = std::getenv(job_variable);
-  if (text == nullptr)
+  const auto& own = own_context();
+  // It may be asked again for the same run.
+  if (!own || !config.run.job.engine.empty())
     return;
-  auto job = value_or_throw(parse_job_context(text));
+  auto job = value_or_throw(*own);
   // A program may have several trainers, and one run has one name.
-  static std::atomic<unsigned> unnamed{0};
-  if (config.run.name.empty())
-    if (const auto number = ++unnamed; number > 1)
+  static std::atomic<unsigned> named{0};
+  if (config.run.name.empty() || config.run.name == job.name)
+    if (const auto number = ++named; number > 1 && config.run.name.empty())
       job.name += fmt::format("-{}", number);
   if (const auto completed = complete(config, job); !completed)
     throw exception{completed.error()};

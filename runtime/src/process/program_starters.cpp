@@ -117,9 +117,12 @@ program_starters::~program_starters() {
 
 void program_starters::start_soon(start_request request) {
   const auto disk = disk_of(request.spec.program_fd);
-  auto lock = std::lock_guard{state_->mutex};
-  if (state_->stops)
-    return;
+  auto lock = std::unique_lock{state_->mutex};
+  if (state_->stops) {
+    lock.unlock();
+    return request.done(
+        fail(errc::stopped, fmt::format("cannot start {}: its supervisor is being destroyed", request.spec.program)));
+  }
   if (!state_->requests.contains(disk)) {
     const auto blocked = signals_blocked{};
     try {

@@ -80,7 +80,8 @@ TEST_CASE("the units of a job restart its driver, and are removed when it has en
   has(units[0], "Wants=caf-node-odd.service\nAfter=caf-node-odd.service\n");
   has(units[0], "WorkingDirectory=/home/o'neil/a $b\n");
   has(units[0], "ExecStart=\"/opt/odd place/100%%/train\" \"\" \"two words\"");
-  has(units[0], "case $$EXIT_STATUS in 0|75) systemctl --user disable --quiet troupe-odd.service");
+  has(units[0], "case $$EXIT_STATUS in 0|75) ;; *) exit 0;; esac;");
+  has(units[0], "systemctl --user disable --quiet troupe-odd.service; systemctl --user stop --no-block caf-node-odd");
   has(units[0], "Restart=on-failure\n");
   has(units[0], "WantedBy=default.target\n");
   has(units[1], "ExecStart=\"/usr/bin/caf-node\" --listen 127.0.0.1:20001");
@@ -96,10 +97,10 @@ TEST_CASE("bash reads back from a batch script what the job is") {
   const auto scratch = serialization::scratch_directory{};
   auto job = odd_job();
   job.directory = scratch.path().string();
-  const auto script = slurm_script(job, {"--nodes=4", "--comment='two words'"});
+  const auto script = slurm_script(job, {"--nodes=4", "--comment=two words"});
   CHECK(script.starts_with("#!/usr/bin/env bash\n#SBATCH "));
   const auto before_commands = script.substr(0, script.find("set -euo pipefail"));
-  CHECK(before_commands.find("\n#SBATCH --job-name=odd\n#SBATCH --nodes=4\n#SBATCH --comment='two words'\n") !=
+  CHECK(before_commands.find("\n#SBATCH --job-name=odd\n#SBATCH --nodes=4\n#SBATCH '--comment=two words'\n") !=
         std::string::npos);
   CHECK(before_commands.find("--job-name=troupe") == std::string::npos);
   // Up to where the script begins to ask Slurm.
@@ -143,8 +144,8 @@ except ImportError:
     sys.exit(77)
 documents = list(yaml.safe_load_all(open(sys.argv[1])))
 driver = documents[3]["spec"]["template"]["spec"]["containers"][0]
-words = [each.replace("$$(", "$(") for each in driver["command"]]
-environment = {each["name"]: each["value"].replace("$$(", "$(") for each in driver["env"]}
+words = [each.replace("$$", "$") for each in driver["command"]]
+environment = {each["name"]: each["value"].replace("$$", "$") for each in driver["env"] if "value" in each}
 print(json.dumps({"kinds": [each["kind"] for each in documents], "words": words, "environment": environment,
                   "nodes": documents[1]["spec"]["replicas"]}))
 )";

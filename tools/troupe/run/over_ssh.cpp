@@ -63,8 +63,10 @@ std::vector<std::string> without_host(const std::vector<std::string>& arguments)
   return result;
 }
 
-expected<finished_command> run_over_ssh(const std::string& host, const std::string& there,
-                                        const command_streams& streams) {
+expected<finished_command> run_over_ssh(const std::string& host, const std::string& there, command_streams streams) {
+  // ssh would read what a script around this reads.
+  if (streams.input.empty() && ::isatty(STDIN_FILENO) == 0)
+    streams.input = "/dev/null";
   TROUPE_TRY(auto command,
              ssh_command(host, !streams.captures && streams.input.empty() && ::isatty(STDOUT_FILENO) != 0));
   command.push_back(there);

@@ -14,7 +14,7 @@ namespace troupe::tool {
 /// Has a shell on another host do something: over ssh, or the command that TROUPE_SSH is (words). Fails if the host
 /// cannot be reached, or lacks the program.
 [[nodiscard]] expected<finished_command> run_over_ssh(const std::string& host, const std::string& there,
-                                                      const command_streams& streams);
+                                                      command_streams streams);
 
 /// Has `troupe` on another host execute these arguments, and passes its output on. Returns the exit code there;
 /// `exit_trouble`, after the reason was printed, if it cannot be reached.

@@ -140,10 +140,10 @@ std::optional<submitted_job> job_of(const std::filesystem::path& run) {
     const auto found = job->find(key);
     return found != job->end() && found->is_string() ? found->get<std::string>() : std::string{};
   };
-  return submitted_job{word("engine"), word("id"), word("submission")};
+  return submitted_job{word("engine"), word("id"), word("submission"), {}};
 }
 
-/// An engine would start the driver of its job again. True if it had the job.
+/// Ends a job in its engine, which would start the driver again. True if the engine had it.
 expected<bool> end_in_engine(const std::optional<submitted_job>& job) {
   if (!job)
     return false;
@@ -151,6 +151,44 @@ expected<bool> end_in_engine(const std::optional<submitted_job>& job) {
   if (ended)
     fmt::print(stderr, "{}\n", printable(*ended));
   return ended.has_value();
+}
+
+/// A run without a driver that answers. Of one that has ended, a job that waits for its turn, or to be started again,
+/// is ended as well; one that runs has gone on to another run.
+int stop_absent(const run_choice& which, const runtime::run_access& run, const absent_driver& absent,
+                std::optional<submitted_job> job) {
+  const auto is_ended = absent.why == absence::ended;
+  if (!job || is_ended)
+    job = find_job(run.directory().string());
+  if (is_ended && job && state_of(*job) != job_state::waits)
+    job.reset();
+  const auto ended = end_in_engine(job);
+  if (!ended) {
+    std::ignore = trouble("stop", ended.error().message);
+    if (!is_ended)
+      return exit_trouble;
+  }
+  if (is_ended)
+    return report_end(which, run.stored_status(absent.why));
+  return ended && *ended ? exit_good : trouble("stop", absent.text);
+}
+
+/// After a run was stopped: waits until its job has ended, and ends one that is started again instead.
+expected<void> conclude(const submitted_job& job, bool has_ended_well) {
+  if (job.engine == "kubernetes" && has_ended_well)
+    return {};
+  for (const auto end = std::chrono::steady_clock::now() + 10s; std::chrono::steady_clock::now() < end;) {
+    const auto state = state_of(job);
+    if (state == job_state::gone && has_ended_well)
+      return {};
+    if (state == job_state::waits || !has_ended_well) {
+      TROUPE_TRY(end_in_engine(job));
+      return {};
+    }
+    std::this_thread::sleep_for(100ms);
+  }
+  // It has more to do than this run.
+  return {};
 }
 
 int stop(const stop_arguments& given) {
@@ -162,16 +200,8 @@ int stop(const stop_arguments& given) {
   }
   const auto job = job_of(run->directory());
   auto found = run->find_driver();
-  if (const auto* absent = std::get_if<absent_driver>(&found)) {
-    const auto ended = end_in_engine(job);
-    if (!ended)
-      return trouble("stop", ended.error().message);
-    if (*ended)
-      return exit_good;
-    if (absent->why != absence::ended)
-      return trouble("stop", absent->text);
-    return report_end(given.which, run->stored_status(absent->why));
-  }
+  if (const auto* absent = std::get_if<absent_driver>(&found))
+    return stop_absent(given.which, *run, *absent, job);
   auto& driver = std::get<control_client>(found);
   // First, so that the end is not missed.
   if (auto watched = ask(driver, actors::watch_request{}); !watched)
@@ -185,10 +215,9 @@ int stop(const stop_arguments& given) {
   }
   const auto end = await_end(driver, *run);
   const auto code = end ? report_end(given.which, *end) : trouble("stop", end.error().message);
-  // The engine takes any other end for a reason to start the driver again.
-  if (code != exit_good)
-    if (const auto ended = end_in_engine(job); !ended)
-      return trouble("stop", ended.error().message);
+  if (job)
+    if (const auto concluded = conclude(*job, code == exit_good); !concluded)
+      return trouble("stop", concluded.error().message);
   return code;
 }
 

@@ -20,9 +20,9 @@ std::string yaml_string(const std::string& text) {
   return result;
 }
 
-/// Kubernetes replaces $(NAME) in commands and variables.
+/// Kubernetes replaces $(NAME) and $$ in commands and variables.
 std::string literal(std::string text) {
-  for (auto at = text.find("$("); at != std::string::npos; at = text.find("$(", at + 3))
+  for (auto at = text.find('$'); at != std::string::npos; at = text.find('$', at + 2))
     text.insert(at, "$");
   return yaml_string(text);
 }
@@ -35,9 +35,10 @@ std::string command_of(const submission& job) {
 }
 
 std::string environment_of(const submission& job) {
-  auto result = fmt::format("{{name: {}, value: {}}}", runtime::job_variable, literal(to_text(job.job)));
+  constexpr auto line = "            - {{name: {}, value: {}}}";
+  auto result = fmt::format(line, runtime::job_variable, literal(to_text(job.job)));
   for (const auto& [name, value] : job.environment)
-    result += fmt::format(", {{name: {}, value: {}}}", yaml_string(name), literal(value));
+    result += "\n" + fmt::format(line, yaml_string(name), literal(value));
   return result;
 }
 

@@ -1,5 +1,4 @@
 #include "command.hpp"
-#include "submit/engines.hpp"
 #include "submit/systemd.hpp"
 
 #include <troupe/serialization/files/durable_file.hpp>
@@ -10,7 +9,14 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <sstream>
 #include <string_view>
+#include <sys/file.h>
+#include <unistd.h>
 
 namespace troupe::tool {
 
@@ -88,20 +94,35 @@ expected<submitted> queue_script(const std::string& script) {
   return result;
 }
 
-std::optional<submitted_job> find_job(const std::string& name) {
-  if (auto unit = find_systemd_job(name))
+std::optional<submitted_job> find_job(const std::string& run) {
+  const auto is_path = run.find('/') != std::string::npos;
+  const auto path = std::filesystem::path{run}.lexically_normal();
+  const auto name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  if (auto unit = find_systemd_job(name, is_path ? path : std::filesystem::path{}))
     return unit;
-  const auto queued =
-      run_command({"/bin/sh", "-c",
-                   "command -v squeue >/dev/null && squeue --me --noheader --format=%i --name=" + shell_quoted(name) +
-                       " 2>/dev/null"},
-                  {.captures = true});
-  if (!queued || queued->code != 0 || queued->out.empty())
-    return std::nullopt;
-  return submitted_job{"slurm", first_word(queued->out), {}};
+  const auto queued = run_command({"/bin/sh", "-c",
+                                   "command -v squeue >/dev/null && squeue --me --noheader '--format=%i %Z' --name=" +
+                                       shell_quoted(name) + " 2>/dev/null"},
+                                  {.captures = true});
+  auto lines = std::istringstream{queued && queued->code == 0 ? queued->out : std::string{}};
+  for (std::string number, directory; lines >> number && std::getline(lines >> std::ws, directory);)
+    if (!is_path || is_above(directory, path))
+      return submitted_job{"slurm", number, {}, {}};
+  return std::nullopt;
+}
+
+job_state state_of(const submitted_job& job) {
+  if (job.engine.starts_with("systemd"))
+    return state_of_unit(job.id);
+  if (job.engine != "slurm")
+    return job_state::unknown;
+  const auto queued = run_command({"squeue", "--noheader", "--jobs", job.id, "--format=%T"}, {.captures = true});
+  const auto state = queued && queued->code == 0 ? first_word(queued->out) : std::string{};
+  return state.empty() ? job_state::gone : state == "RUNNING" ? job_state::runs : job_state::waits;
 }
 
 expected<std::optional<std::string>> end_job(const submitted_job& job) {
+  TROUPE_TRY(const auto lock, submission_lock::take());
   if (job.engine.starts_with("systemd"))
     return end_systemd_job(job);
   if (job.engine == "slurm")
@@ -109,6 +130,29 @@ expected<std::optional<std::string>> end_job(const submitted_job& job) {
   if (job.engine == "kubernetes")
     return delete_kubernetes_job(job.id);
   return std::nullopt;
+}
+
+expected<submission_lock> submission_lock::take() {
+  auto ignored = std::error_code{};
+  const auto* own = std::getenv("XDG_RUNTIME_DIR");
+  const auto directory =
+      own != nullptr && *own != '\0' ? std::filesystem::path{own} : std::filesystem::temp_directory_path(ignored);
+  const auto path = directory / fmt::format("troupe-submit-{}.lock", ::getuid());
+  const auto descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (descriptor < 0)
+    return fail(system_error("cannot open " + path.string()));
+  while (::flock(descriptor, LOCK_EX) != 0)
+    if (errno != EINTR) {
+      auto reason = system_error("cannot lock " + path.string());
+      ::close(descriptor);
+      return fail(std::move(reason));
+    }
+  return submission_lock{descriptor};
+}
+
+submission_lock::~submission_lock() {
+  if (descriptor_ >= 0)
+    ::close(descriptor_);
 }
 
 } // namespace troupe::tool

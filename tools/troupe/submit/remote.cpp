@@ -104,11 +104,13 @@ expected<void> send_files(const std::string& host, const std::string& job, const
     fmt::print(stderr, "copies {} to {}:{}/{} ({:.1f} MB)\n", each.here.string(), host, remote_directory(job),
                each.there, megabytes);
     TROUPE_TRY(const auto digest, digest_of(each.here));
-    const auto fresh = shell_quoted(each.there + ".new");
-    const auto check = shell_quoted(fmt::format("{}  {}.new", digest, each.there));
-    const auto put = fmt::format("{}cat >{} && echo {} | sha256sum --check --status && chmod {} {} && mv -f -- {} {}",
-                                 in_directory(job), fresh, check, each.is_program ? "755" : "644", fresh, fresh,
-                                 shell_quoted(each.there));
+    // Somebody else may copy the same.
+    const auto name = fmt::format("{}.{}.new", each.there, serialization::random_hex(4));
+    const auto fresh = shell_quoted(name);
+    const auto check = shell_quoted(fmt::format("{}  {}", digest, name));
+    const auto put = fmt::format(
+        "{}cat >./{} && echo {} | sha256sum --check --quiet && chmod {} -- {} && mv -f -- {} {}", in_directory(job),
+        fresh, check, each.is_program ? "755" : "644", fresh, fresh, shell_quoted(each.there));
     TROUPE_TRY(const auto done, run_over_ssh(host, put, {.input = each.here}));
     if (done.code != 0)
       return fail(errc::io_error, fmt::format("--host {}: {} was not copied, as above", host, each.here.string()));

@@ -28,7 +28,7 @@ std::string slurm_script(const submission& job, const std::vector<std::string>& 
   // Slurm reads #SBATCH lines up to the first command. A later one counts.
   std::string directives = fmt::format("#SBATCH --job-name={}\n", job.name);
   for (const auto& each : options)
-    directives += fmt::format("#SBATCH {}\n", each);
+    directives += fmt::format("#SBATCH {}\n", shell_quoted(each));
   auto setting = fmt::format("cd -- {}\nexport {}\n", shell_quoted(job.directory), job_variable_setting(job.job));
   for (const auto& [name, value] : job.environment)
     setting += fmt::format("export {}={}\n", name, shell_quoted(value));

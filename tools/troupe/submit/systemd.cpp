@@ -1,6 +1,5 @@
 #include "submit/systemd.hpp"
 #include "command.hpp"
-#include "submit/engines.hpp"
 
 #include <troupe/serialization/files/durable_file.hpp>
 
@@ -11,8 +10,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <pwd.h>
+#include <sstream>
 #include <sys/socket.h>
 #include <thread>
 #include <tuple>
@@ -72,6 +74,26 @@ std::string state_of(const std::string& unit, const systemd_manager& manager) {
   return answer ? answer->out : std::string{};
 }
 
+std::string text_of(const std::string& unit, const systemd_manager& manager) {
+  auto in = std::ifstream{fs::path{manager.directory} / unit};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+/// Where the user's manager reads units: its environment may be another than that of a shell.
+std::string units_of_user() {
+  const auto asked = run_command({"/bin/sh", "-c", "systemctl --user show --property=UnitPath --value 2>/dev/null"},
+                                 {.captures = true});
+  auto paths = std::istringstream{asked ? asked->out : std::string{}};
+  for (std::string each; paths >> each;)
+    if (each.ends_with("/systemd/user") && !each.starts_with("/run/"))
+      return each;
+  const auto* base = std::getenv("XDG_CONFIG_HOME");
+  const auto* home = std::getenv("HOME");
+  const auto directory =
+      base != nullptr && *base != '\0' ? fs::path{base} : fs::path{home == nullptr ? "." : home} / ".config";
+  return (directory / "systemd" / "user").string();
+}
+
 bool is_live(const std::string& state) {
   return state == "active" || state == "activating" || state == "reloading" || state == "deactivating";
 }
@@ -123,11 +145,7 @@ systemd_manager own_systemd_manager() {
   if (::geteuid() == 0)
     return {false, "/etc/systemd/system", user_name()};
   find_user_manager();
-  const auto* base = std::getenv("XDG_CONFIG_HOME");
-  const auto* home = std::getenv("HOME");
-  const auto directory =
-      base != nullptr && *base != '\0' ? fs::path{base} : fs::path{home == nullptr ? "." : home} / ".config";
-  return {true, (directory / "systemd" / "user").string(), user_name()};
+  return {true, units_of_user(), user_name()};
 }
 
 expected<void> refuse_running_unit(const std::string& name, const systemd_manager& manager) {
@@ -135,7 +153,15 @@ expected<void> refuse_running_unit(const std::string& name, const systemd_manage
   if (!answer || answer->code != 0)
     return fail(errc::unreachable, manager.is_user ? "there is no systemd that manages this user's services here"
                                                    : "this system was not booted with systemd");
-  if (!is_live(state_of(unit_of(name), manager)))
+  const auto unit = unit_of(name);
+  if (const auto text = text_of(unit, manager); !text.empty() && text.find(runtime::job_variable) == std::string::npos)
+    return fail(errc::already_exists, fmt::format("{}/{} is no unit of troupe submit: choose another name (--name)",
+                                                  manager.directory, unit));
+  // One that ends is removed in a moment.
+  for (const auto end = std::chrono::steady_clock::now() + 5s;
+       state_of(unit, manager) == "deactivating" && std::chrono::steady_clock::now() < end;)
+    std::this_thread::sleep_for(100ms);
+  if (!is_live(state_of(unit, manager)))
     return {};
   return fail(errc::already_exists,
               fmt::format("the job {} runs already, as {}: a name belongs to one job. End it (troupe stop), or choose "
@@ -159,25 +185,44 @@ expected<companion_node> make_companion(const std::string& name) {
   return fail(errc::unsatisfiable, "no port from 20000 to 29999 is free on 127.0.0.1");
 }
 
-expected<submitted> start_units(const std::string& name, const std::vector<unit_file>& units,
-                                const systemd_manager& manager) {
-  const auto unit = unit_of(name);
-  TROUPE_TRY(serialization::create_directories_durably(manager.directory));
-  for (const auto& each : units)
-    TROUPE_TRY(serialization::write_file_durably(fs::path{manager.directory} / each.name, each.text));
+namespace {
+
+/// Until the driver has lived for a moment: who mistypes an option hears of it at once.
+expected<void> begin(const std::string& unit, const systemd_manager& manager, const std::string& log) {
   TROUPE_TRY(tell_systemd(manager, {"daemon-reload"}));
   // Of an earlier job of this name that was given up.
   forget_failure(unit, manager);
   TROUPE_TRY(tell_systemd(manager, {"enable", "--quiet", unit}));
-  TROUPE_TRY(tell_systemd(manager, {"start", unit}));
-  // Who mistypes an option hears of it here.
-  const auto log = std::string{manager.is_user ? "journalctl --user -u " : "journalctl -u "} + unit;
-  for (const auto end = std::chrono::steady_clock::now() + 2s; std::chrono::steady_clock::now() < end;) {
-    if (state_of(unit, manager) == "failed") {
-      std::ignore = run_command({"/bin/sh", "-c", log + " --no-pager -o cat -n 20 >&2"});
-      return fail(errc::invalid_argument, fmt::format("{} has ended at once, as above; nothing starts it again", unit));
-    }
+  const auto started = tell_systemd(manager, {"start", unit});
+  for (const auto end = std::chrono::steady_clock::now() + 2s; started && std::chrono::steady_clock::now() < end;) {
+    // It is being started again, or not any more.
+    if (const auto state = state_of(unit, manager); state == "failed" || state == "activating")
+      break;
     std::this_thread::sleep_for(100ms);
+  }
+  const auto state = state_of(unit, manager);
+  if (started && state != "failed" && state != "activating")
+    return {};
+  std::ignore = run_command({"/bin/sh", "-c", log + " --no-pager -o cat -n 20 >&2"});
+  return fail(errc::invalid_argument,
+              fmt::format("the program has failed at once, as above; nothing of {} is left", unit));
+}
+
+} // namespace
+
+expected<submitted> start_units(const std::string& name, const std::vector<unit_file>& units,
+                                const systemd_manager& manager) {
+  const auto unit = unit_of(name);
+  const auto log = std::string{manager.is_user ? "journalctl --user -u " : "journalctl -u "} + unit;
+  TROUPE_TRY(serialization::create_directories_durably(manager.directory));
+  for (const auto& each : units)
+    TROUPE_TRY(serialization::write_file_durably(fs::path{manager.directory} / each.name, each.text));
+  if (auto begun = begin(unit, manager, log); !begun) {
+    std::ignore = ask_systemd(manager, {"disable", "--quiet", "--now", unit});
+    std::ignore = ask_systemd(manager, {"--quiet", "stop", node_unit_of(name)});
+    std::ignore = remove_units(name, manager);
+    forget_failure(unit, manager);
+    return fail(std::move(begun.error()));
   }
   submitted result;
   result.where = fmt::format("systemd as {}", unit);
@@ -192,12 +237,29 @@ expected<submitted> start_units(const std::string& name, const std::vector<unit_
   return result;
 }
 
-std::optional<submitted_job> find_systemd_job(const std::string& name) {
-  const auto manager = own_systemd_manager();
+bool is_above(const fs::path& directory, const fs::path& other) {
   auto ignored = std::error_code{};
-  if (name.find('/') != std::string::npos || !fs::exists(fs::path{manager.directory} / unit_of(name), ignored))
+  const auto low = fs::weakly_canonical(other, ignored);
+  const auto high = fs::weakly_canonical(directory, ignored);
+  return std::mismatch(high.begin(), high.end(), low.begin(), low.end()).first == high.end();
+}
+
+std::optional<submitted_job> find_systemd_job(const std::string& name, const fs::path& above) {
+  const auto manager = own_systemd_manager();
+  const auto text = text_of(unit_of(name), manager);
+  constexpr std::string_view key = "\nWorkingDirectory=";
+  const auto at = text.find(key);
+  if (text.find(runtime::job_variable) == std::string::npos || at == std::string::npos)
     return std::nullopt;
-  return submitted_job{std::string{engine_of(manager)}, unit_of(name), {}};
+  const auto begin = at + key.size();
+  if (!above.empty() && !is_above(text.substr(begin, text.find('\n', begin) - begin), above))
+    return std::nullopt;
+  return submitted_job{std::string{engine_of(manager)}, unit_of(name), {}, {}};
+}
+
+job_state state_of_unit(const std::string& unit) {
+  const auto state = state_of(unit, own_systemd_manager());
+  return state == "activating" ? job_state::waits : is_live(state) ? job_state::runs : job_state::gone;
 }
 
 expected<std::optional<std::string>> end_systemd_job(const submitted_job& job) {
@@ -205,11 +267,12 @@ expected<std::optional<std::string>> end_systemd_job(const submitted_job& job) {
   if (engine_of(manager) != job.engine)
     return fail(errc::invalid_argument,
                 fmt::format("the job is {} of another user's systemd: stop it as that user", job.id));
-  auto ignored = std::error_code{};
   constexpr std::string_view prefix = "troupe-";
   constexpr std::string_view suffix = ".service";
   const auto is_unit = job.id.starts_with(prefix) && job.id.ends_with(suffix) && job.id.find('/') == std::string::npos;
-  if (!is_unit || !fs::exists(fs::path{manager.directory} / job.id, ignored))
+  // A later job may have the name.
+  const auto text = is_unit ? text_of(job.id, manager) : std::string{};
+  if (text.empty() || text.find(job.submission) == std::string::npos)
     return std::nullopt;
   const auto name = job.id.substr(prefix.size(), job.id.size() - prefix.size() - suffix.size());
   // It waits until the driver has ended, which takes a checkpoint.

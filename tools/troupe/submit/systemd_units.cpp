@@ -36,12 +36,16 @@ std::string without_specifiers(std::string path) {
   return path;
 }
 
-/// For a shell, at the end of a job.
+/// For a shell, after the driver's end: removes the units of a job that has ended by itself. Whoever stops a unit, or
+/// shuts the system down, has a job of systemd's on it, and the run goes on when it is started again.
 std::string removal_of(const std::string& job, const systemd_manager& manager, bool has_node) {
   const auto systemctl = std::string{"systemctl "} + (manager.is_user ? "--user " : "");
   const auto path = [&](const std::string& unit) { return shell_quoted(manager.directory + "/" + unit); };
   auto files = path(unit_of(job));
-  auto result = systemctl + "disable --quiet " + unit_of(job);
+  auto result =
+      fmt::format("case $EXIT_STATUS in 0|{}) ;; *) exit 0;; esac; "
+                  "case \"$({}show --property=Job --value {})\" in ''|0) ;; *) exit 0;; esac; {}disable --quiet {}",
+                  exit_out_of_time, systemctl, unit_of(job), systemctl, unit_of(job));
   if (has_node) {
     files += " " + path(node_unit_of(job));
     result += "; " + systemctl + "stop --no-block " + node_unit_of(job);
@@ -63,13 +67,13 @@ std::string driver_unit(const submission& job, const systemd_manager& manager, b
   for (const auto& [name, value] : job.environment)
     result += fmt::format("Environment={}\n", systemd_variable(name, value));
   result += fmt::format("Environment={}\n", systemd_variable(runtime::job_variable, to_text(job.job)));
-  result += "ExecStart=" + systemd_word(job.program);
+  // No variables are replaced in the path.
+  result += "ExecStart=" + in_quotes(job.program, false);
   for (const auto& each : job.arguments)
     result += " " + systemd_word(each);
   result += fmt::format(
       "\n# The job has ended, or its time is over: it is not for the next boot.\nExecStopPost=-/bin/sh -c {}\n",
-      systemd_word(fmt::format("case $EXIT_STATUS in 0|{}) {};; esac", exit_out_of_time,
-                               removal_of(job.name, manager, has_node))));
+      systemd_word(removal_of(job.name, manager, has_node)));
   return result + fmt::format("Restart=on-failure\nRestartSec=2\n"
                               "# Wrong usage does not mend itself; the others have been stopped by somebody.\n"
                               "RestartPreventExitStatus=2 {} 130 143\nSuccessExitStatus={} 130 143\n"
@@ -90,11 +94,12 @@ std::string node_unit(const submission& job, const systemd_manager& manager, con
   result += fmt::format("WorkingDirectory={}\n", without_specifiers(job.directory));
   for (const auto& [name, value] : job.environment)
     result += fmt::format("Environment={}\n", systemd_variable(name, value));
-  return result + fmt::format("ExecStart={} --listen 127.0.0.1:{} --config /dev/null\n"
+  const auto keys = job.job.keys.empty() ? std::string{} : " --keys " + systemd_word(job.job.keys.string());
+  return result + fmt::format("ExecStart={} --listen 127.0.0.1:{} --config /dev/null{}\n"
                               "Restart=on-failure\nRestartSec=2\nRestartPreventExitStatus=2\n"
                               "KillMode=mixed\nTimeoutStopSec=40\n"
                               "OOMPolicy=continue\nTasksMax=infinity\nLimitMEMLOCK=infinity\n",
-                              systemd_word(node.program), node.port);
+                              in_quotes(node.program, false), node.port, keys);
 }
 
 } // namespace

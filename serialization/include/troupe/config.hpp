@@ -135,8 +135,8 @@ struct submitted_job {
   /// Differs in each `troupe submit`. A driver that finds its own in the run's directory, or at its mirror, is one that
   /// the engine has started again: it goes on, whatever `run_config::resume` says.
   std::string submission = {};
-  /// Differs each time that the engine starts the job; empty: unknown. What a job does twice by itself, such as to begin
-  /// a run anew, it does twice.
+  /// Differs each time that the engine starts the job; empty: unknown. What a job does twice by itself, such as to
+  /// begin a run anew, it does twice.
   std::string start = {};
 
   bool operator==(const submitted_job&) const = default;

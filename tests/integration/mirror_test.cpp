@@ -335,7 +335,7 @@ TEST_CASE("a full mirror costs a warning, and keeps what it has until something 
   // A page for each file, and for what else the run writes.
   REQUIRE(disk.resize("size=" + std::to_string(2 * size + 500'000)));
   write_file(here.path("mirror") / "ballast", std::string(size / 2 + 400'000, 'x'));
-  const auto full = succeed(here, argv({"--steps", "6", "--checkpoint-every", "1", "--mirror-wait", "0.2"}));
+  const auto full = succeed(here, argv({"--steps", "6", "--checkpoint-every", "1", "--mirror-wait", "3"}));
   INFO(full.err);
   CHECK(contains(full.err, "does not take the checkpoint of step"));
   CHECK(contains(full.err, "No space left on device"));

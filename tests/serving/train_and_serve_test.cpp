@@ -13,7 +13,7 @@ using namespace troupe::testing;
 TEST_CASE("a run under way is served by its newest checkpoint") {
   const scratch_directory scratch;
   auto example = child_process{{{"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", scratch.path().string(),
-                                 built("bin/examples/train_and_serve"), "0", "3000"},
+                                 built("bin/examples/train_and_serve"), "0", "100000"},
                                 {{"TROUPE_KEYS", (scratch.path() / "keys").string()}}},
                                scratch.path() / "output"};
   REQUIRE(becomes_true([&] { return example.out().find('\n') != std::string::npos || !example.running(); }));
@@ -36,5 +36,5 @@ TEST_CASE("a run under way is served by its newest checkpoint") {
   const auto status = example.wait();
   INFO(example.err());
   CHECK(status == exit_status{0, {}});
-  CHECK(example.out().find("trained, and served step 3000\n") != std::string::npos);
+  CHECK(example.out().find("trained, and served step 100000\n") != std::string::npos);
 }

@@ -2,6 +2,7 @@
 
 #include <troupe/data/preprocessor.hpp>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fmt/format.h>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 

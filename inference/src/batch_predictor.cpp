@@ -5,6 +5,7 @@
 #include <troupe/serialization/files/digest.hpp>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace troupe::inference {

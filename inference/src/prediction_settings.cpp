@@ -1,4 +1,5 @@
 #include "prediction_settings.hpp"
+#include <nlohmann/json.hpp>
 
 namespace troupe::inference {
 

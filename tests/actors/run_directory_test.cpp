@@ -10,6 +10,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stop_token>
 #include <sys/wait.h>

@@ -1,4 +1,5 @@
 #include "trainer_fixture.hpp"
+#include <nlohmann/json.hpp>
 
 using namespace troupe;
 using namespace troupe::actors;

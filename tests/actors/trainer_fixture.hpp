@@ -4,6 +4,7 @@
 #include "trainer/control_journal.hpp"
 
 #include <troupe/actors/run_directory.hpp>
+#include <troupe/config.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 
 #include <doctest/doctest.h>

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <latch>
 #include <netinet/in.h>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <sys/socket.h>

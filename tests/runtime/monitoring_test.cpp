@@ -7,6 +7,7 @@
 #include "monitoring/run_metrics.hpp"
 
 #include <troupe/collectives/unique_fd.hpp>
+#include <troupe/config.hpp>
 #include <troupe/runtime/process_usage.hpp>
 
 #include <built.hpp>

@@ -13,6 +13,7 @@
 #include <arpa/inet.h>
 #include <atomic>
 #include <netinet/in.h>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <poll.h>
 #include <sys/socket.h>

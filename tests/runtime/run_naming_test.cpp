@@ -1,5 +1,6 @@
 #include "driver/run_naming.hpp"
 #include "process/debugger.hpp"
+#include <troupe/config.hpp>
 #include <troupe/runtime/job_variable.hpp>
 
 #include <doctest/doctest.h>

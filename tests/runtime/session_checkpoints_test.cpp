@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <future>
 #include <latch>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 #include <stdexcept>

@@ -8,6 +8,7 @@
 #include <future>
 #include <latch>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <stdexcept>
 

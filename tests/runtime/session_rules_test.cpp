@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <fcntl.h>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 

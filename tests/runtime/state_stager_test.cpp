@@ -12,6 +12,7 @@
 #include <limits>
 #include <list>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <thread>
 #include <tuple>

@@ -92,6 +92,23 @@ check_class_names() {
   fi
 }
 
+# heavy_headers: "LIBRARY HEADER" for each of our headers that includes a library which takes a second or more to compile.
+heavy_headers() {
+  # shellcheck disable=SC2016 # for awk
+  all_sources | grep '\.hpp$' | grep -v '^tests/' \
+    | xargs awk '/^#include <(nlohmann\/json\.hpp|caf\/|CLI\/|httplib|torch\/|ATen\/)/ && !/fwd\.hpp/ {
+        library = $2; sub(/^</, "", library); sub(/[\/.].*/, "", library); print library, FILENAME }' | sort -u
+}
+
+# check_heavy_headers: only the headers that tools/heavy_headers.txt names include such libraries, so that a change compiles while one waits.
+check_heavy_headers() {
+  cd "$troupe_root" || return
+  if ! diff --label tools/heavy_headers.txt --label "the headers" -U 0 <(grep -v '^#' tools/heavy_headers.txt) <(heavy_headers); then
+    say "To mend it: include the library in the sources, and its forward declarations here; or say in tools/heavy_headers.txt why not"
+    return 1
+  fi
+}
+
 # configure_lint: configures build/lint, which compiles nothing: clang-tidy reads each source by itself, and build/release compiles them together.
 # Makes the headers that the build writes.
 configure_lint() {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/config.hpp>
+#include <troupe/config/cluster.hpp>
 
 #include <CLI/CLI.hpp>
 

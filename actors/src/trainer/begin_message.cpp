@@ -1,9 +1,11 @@
 #include "trainer/begin_message.hpp"
 
 #include <troupe/collectives/listener.hpp>
+#include <troupe/config.hpp>
 
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace troupe::actors {

@@ -1,10 +1,13 @@
 #pragma once
 
 #include "trainer/starting_state.hpp"
-#include <troupe/config.hpp>
 #include <troupe/messages/begin.hpp>
 
 #include <string>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::actors {
 

@@ -1,5 +1,6 @@
 #include "trainer/mirrored_start.hpp"
 
+#include <troupe/config.hpp>
 #include <troupe/mirror_place.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>

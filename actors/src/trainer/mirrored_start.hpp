@@ -4,13 +4,17 @@
 #include "trainer/starting_state.hpp"
 #include <troupe/actors/mirror_storage.hpp>
 #include <troupe/actors/run_directory.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/run.hpp>
 #include <troupe/error.hpp>
 
 #include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::actors {
 

@@ -4,7 +4,7 @@
 #include "trainer/starting_state.hpp"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 /// run.json: what a run is, for people and for `troupe replay`.

@@ -1,6 +1,7 @@
 #include "trainer/run_events.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace troupe::actors {
 

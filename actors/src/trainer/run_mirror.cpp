@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <pthread.h>
 #include <sys/resource.h>

@@ -4,6 +4,7 @@
 
 #include <troupe/actors/decisions/run_status_model.hpp>
 #include <troupe/actors/run_lock.hpp>
+#include <troupe/config.hpp>
 #include <troupe/mirror_place.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 #include <troupe/serialization/files/digest.hpp>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <tuple>
 #include <unistd.h>

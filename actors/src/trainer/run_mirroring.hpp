@@ -5,7 +5,6 @@
 #include <troupe/actors/checkpoint_holds.hpp>
 #include <troupe/actors/run_directory.hpp>
 #include <troupe/actors/trainer.hpp>
-#include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/result.hpp>
 #include <troupe/types.hpp>
@@ -19,6 +18,10 @@
 #include <stop_token>
 #include <string>
 #include <vector>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::actors {
 

@@ -9,7 +9,6 @@
 #include <troupe/actors/decisions/heartbeat_monitor.hpp>
 #include <troupe/actors/decisions/lease_round.hpp>
 #include <troupe/actors/decisions/node_roster.hpp>
-#include <troupe/config.hpp>
 #include <troupe/error.hpp>
 
 #include <chrono>
@@ -20,6 +19,10 @@
 #include <set>
 #include <string>
 #include <vector>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::actors {
 

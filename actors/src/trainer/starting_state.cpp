@@ -1,6 +1,7 @@
 #include "starting_state.hpp"
 
 #include <troupe/actors/decisions/program_chain.hpp>
+#include <troupe/config.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 #include <troupe/serialization/checkpoint/directory.hpp>
 

@@ -2,7 +2,6 @@
 
 #include <troupe/actors/decisions/plan_comparison.hpp>
 #include <troupe/actors/run_directory.hpp>
-#include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/result.hpp>
 #include <troupe/types.hpp>
@@ -12,6 +11,10 @@
 #include <string>
 #include <variant>
 #include <vector>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::actors {
 

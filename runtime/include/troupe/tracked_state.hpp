@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <ranges>
 #include <span>
@@ -42,6 +42,11 @@ class state_source {
 /// resumes, compared between replicas, and identified by `state_sha256`. Used from the training thread only.
 class tracked_state {
  public:
+  tracked_state();
+  tracked_state(const tracked_state&) = delete;
+  tracked_state& operator=(const tracked_state&) = delete;
+  ~tracked_state();
+
   /// Tracks memory that the caller keeps alive, in place and of one size until the training function returns: a vector
   /// that is assigned or resized moves, and is lost. If the run resumes from a checkpoint, the memory holds its values
   /// when this returns; otherwise it is unchanged. Names are unique. `shape` may be omitted for a vector. Throws
@@ -84,8 +89,8 @@ class tracked_state {
 
   /// Small values that are saved with the state and are part of its identity: an object. Restored before the training
   /// function begins.
-  [[nodiscard]] nlohmann::json& values() noexcept { return values_; }
-  [[nodiscard]] const nlohmann::json& values() const noexcept { return values_; }
+  [[nodiscard]] nlohmann::json& values() noexcept { return *values_; }
+  [[nodiscard]] const nlohmann::json& values() const noexcept { return *values_; }
 
   /// `data` is null for tensors that a `tensor_memory` accesses.
   [[nodiscard]] std::span<const tensor_view> tensors() const noexcept { return tensors_; }
@@ -156,7 +161,8 @@ class tracked_state {
   /// Of each tensor; null where it has `data`.
   std::vector<std::shared_ptr<tensor_memory>> memories_;
   std::vector<tracked_copy> copies_;
-  nlohmann::json values_ = nlohmann::json::object();
+  /// Behind a pointer, so that who tracks tensors need not compile JSON.
+  std::unique_ptr<nlohmann::json> values_;
   std::shared_ptr<const state_source> source_;
   load_options options_;
   /// Tensors that the checkpoint lacks, or has with another type or shape.

@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 #include <httplib.h>
+#include <nlohmann/json.hpp>
 #include <openssl/rand.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+#include <troupe/config.hpp>
 #include <troupe/runtime/job_variable.hpp>
 
 #include <troupe/node_names.hpp>

@@ -1,6 +1,7 @@
 #include "driver/run_naming.hpp"
 
 #include <troupe/actors/run_name.hpp>
+#include <troupe/config.hpp>
 #include <troupe/shell_words.hpp>
 
 #include <fmt/format.h>

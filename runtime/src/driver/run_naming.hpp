@@ -1,9 +1,11 @@
 #pragma once
 
-#include <troupe/config.hpp>
-
 #include <string>
 #include <vector>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::runtime {
 

@@ -4,7 +4,6 @@
 
 #include <troupe/actors/handles.hpp>
 #include <troupe/app.hpp>
-#include <troupe/config.hpp>
 
 #include <caf/fwd.hpp>
 
@@ -12,6 +11,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::runtime {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/config.hpp>
+#include <troupe/endpoint.hpp>
 #include <troupe/error.hpp>
 
 #include <httplib.h>

@@ -7,6 +7,7 @@
 #include "net/connection.hpp"
 
 #include <fmt/format.h>
+#include <troupe/config.hpp>
 
 #include <chrono>
 #include <mutex>

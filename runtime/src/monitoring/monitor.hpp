@@ -1,11 +1,15 @@
 #pragma once
 
 #include <troupe/actors/run_monitor.hpp>
-#include <troupe/config.hpp>
+#include <troupe/endpoint.hpp>
 #include <troupe/error.hpp>
 
 #include <functional>
 #include <memory>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::runtime {
 

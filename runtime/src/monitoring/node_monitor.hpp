@@ -5,7 +5,7 @@
 #include "monitoring/node_metrics.hpp"
 
 #include <troupe/actors/node.hpp>
-#include <troupe/config.hpp>
+#include <troupe/endpoint.hpp>
 #include <troupe/error.hpp>
 
 #include <chrono>

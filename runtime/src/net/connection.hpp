@@ -3,7 +3,7 @@
 #include "net/keys/key_source.hpp"
 
 #include <troupe/actors/handles.hpp>
-#include <troupe/config.hpp>
+#include <troupe/endpoint.hpp>
 #include <troupe/error.hpp>
 #include <troupe/runtime/keys.hpp>
 

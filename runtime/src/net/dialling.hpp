@@ -4,7 +4,7 @@
 #include "net/tls_session.hpp"
 
 #include <troupe/collectives/unique_fd.hpp>
-#include <troupe/config.hpp>
+#include <troupe/endpoint.hpp>
 #include <troupe/error.hpp>
 
 #include <chrono>

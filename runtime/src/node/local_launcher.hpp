@@ -3,7 +3,7 @@
 #include "node/program_finder.hpp"
 
 #include <troupe/actors/process_launcher.hpp>
-#include <troupe/config.hpp>
+#include <troupe/endpoint.hpp>
 #include <troupe/runtime/keys.hpp>
 #include <troupe/runtime/process.hpp>
 

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <troupe/config.hpp>
+#include <troupe/config/cluster.hpp>
+#include <troupe/endpoint.hpp>
 #include <troupe/error.hpp>
 #include <troupe/runtime/keys.hpp>
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <nlohmann/json.hpp>
 #include <poll.h>
 #include <string_view>
 #include <sys/socket.h>

@@ -2,6 +2,7 @@
 
 #include <troupe/actors/run_lock.hpp>
 
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 namespace troupe::runtime {

@@ -8,6 +8,7 @@
 #include <array>
 #include <charconv>
 #include <fcntl.h>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <sys/stat.h>

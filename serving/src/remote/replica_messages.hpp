@@ -1,8 +1,8 @@
 #pragma once
 
-#include <troupe/config.hpp>
 #include <troupe/data/batch.hpp>
 #include <troupe/data/column.hpp>
+#include <troupe/endpoint.hpp>
 #include <troupe/error.hpp>
 #include <troupe/runtime/secure_stream.hpp>
 

@@ -3,7 +3,7 @@
 #include <troupe/collectives/listener.hpp>
 #include <troupe/collectives/tcp_channel.hpp>
 #include <troupe/collectives/unique_fd.hpp>
-#include <troupe/config.hpp>
+#include <troupe/endpoint.hpp>
 #include <troupe/error.hpp>
 #include <troupe/port_range.hpp>
 #include <troupe/runtime/secure_stream.hpp>

@@ -3,6 +3,7 @@
 #include "checkpoint/text.hpp"
 
 #include <troupe/actors/decisions/node_labels.hpp>
+#include <troupe/endpoint.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -2,7 +2,7 @@
 
 #include "submit/submission.hpp"
 
-#include <troupe/config.hpp>
+#include <troupe/config/run.hpp>
 #include <troupe/error.hpp>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <troupe/actors/decisions/plan_comparison.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/run.hpp>
 #include <troupe/error.hpp>
 #include <troupe/inspect.hpp>
 #include <troupe/messages/node.hpp>
@@ -12,7 +12,7 @@
 #include <troupe/tensor.hpp>
 #include <troupe/types.hpp>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <array>
 #include <chrono>
@@ -20,7 +20,6 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <stop_token>

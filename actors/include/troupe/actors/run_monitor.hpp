@@ -1,7 +1,6 @@
 #pragma once
 
 #include <troupe/actors/decisions/goodput_meter.hpp>
-#include <troupe/config.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/worker.hpp>
 #include <troupe/result.hpp>
@@ -12,6 +11,10 @@
 #include <memory>
 #include <variant>
 #include <vector>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::actors {
 

@@ -3,7 +3,7 @@
 #include <troupe/actors/handles.hpp>
 #include <troupe/actors/mirror_storage.hpp>
 #include <troupe/actors/run_monitor.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/cluster.hpp>
 #include <troupe/error.hpp>
 #include <troupe/node_names.hpp>
 
@@ -17,6 +17,10 @@
 #include <stop_token>
 #include <string>
 #include <vector>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::actors {
 

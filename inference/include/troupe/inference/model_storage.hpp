@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/config.hpp>
+#include <troupe/config/run.hpp>
 #include <troupe/error.hpp>
 #include <troupe/serialization/checkpoint/checkpoint.hpp>
 

@@ -3,7 +3,7 @@
 #include <troupe/error.hpp>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -1,11 +1,15 @@
 #pragma once
 
-#include <troupe/config.hpp>
+#include <troupe/config/run.hpp>
 #include <troupe/error.hpp>
 
 #include <chrono>
 #include <filesystem>
 #include <string>
+
+namespace troupe {
+struct trainer_config;
+}
 
 namespace troupe::runtime {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/config.hpp>
+#include <troupe/config/cluster.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/node.hpp>
 #include <troupe/node_names.hpp>

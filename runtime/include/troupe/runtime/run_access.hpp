@@ -5,7 +5,7 @@
 #include <troupe/runtime/found_run.hpp>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <variant>

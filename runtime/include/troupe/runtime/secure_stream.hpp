@@ -2,13 +2,13 @@
 
 #include <troupe/collectives/tcp_channel.hpp>
 #include <troupe/collectives/unique_fd.hpp>
-#include <troupe/config.hpp>
+#include <troupe/endpoint.hpp>
 #include <troupe/error.hpp>
 
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <stop_token>

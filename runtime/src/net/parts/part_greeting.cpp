@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <netinet/in.h>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 

@@ -5,7 +5,7 @@
 #include <troupe/tensor.hpp>
 
 #include <cstddef>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 /// The JSON messages between the two ends of a part stream (see part_stream.hpp).

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 namespace troupe::runtime {
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace troupe {
 
@@ -40,6 +41,10 @@ class stored_state : public state_source {
 };
 
 } // namespace
+
+tracked_state::tracked_state() : values_(std::make_unique<nlohmann::json>(nlohmann::json::object())) {}
+
+tracked_state::~tracked_state() = default;
 
 void tracked_state::add(tensor_view tensor, std::size_t size_bytes) {
   check_new(tensor.spec, size_bytes);
@@ -147,7 +152,7 @@ void tracked_state::restore_from(std::shared_ptr<const state_source> source, loa
   options_ = std::move(options);
   const auto& text = source_->content().values_json;
   if (!text.empty())
-    values_ = nlohmann::json::parse(text);
+    *values_ = nlohmann::json::parse(text);
 }
 
 void tracked_state::restore_from(std::shared_ptr<const serialization::checkpoint> source, load_options options) {
@@ -228,7 +233,7 @@ std::uint64_t tracked_state::digest_of_slice(std::uint64_t number) const {
     }
     index -= n;
   }
-  return serialization::xxh3(serialization::bytes_of(values_.dump()));
+  return serialization::xxh3(serialization::bytes_of(values_->dump()));
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> tracked_state::slices() const {
@@ -243,7 +248,7 @@ std::vector<std::uint64_t> tracked_state::digests() const {
   std::vector<std::uint64_t> result;
   for (std::size_t i = 0; i < tensors_.size(); ++i)
     result.push_back(digest_of(i, 0, tensors_[i].spec.size_bytes()));
-  result.push_back(serialization::xxh3(serialization::bytes_of(values_.dump())));
+  result.push_back(serialization::xxh3(serialization::bytes_of(values_->dump())));
   return result;
 }
 
@@ -252,10 +257,10 @@ std::string tracked_state::name_of_part(std::size_t index) const {
 }
 
 std::string tracked_state::sha256() const {
-  if (tensors_.empty() && values_.empty())
+  if (tensors_.empty() && values_->empty())
     return {};
   auto read = [this](std::size_t i, const byte_sink& sink) { look_at(i, 0, tensors_[i].spec.size_bytes(), sink); };
-  return serialization::state_sha256(specs(), read, values_.dump());
+  return serialization::state_sha256(specs(), read, values_->dump());
 }
 
 } // namespace troupe

@@ -1,7 +1,8 @@
 #pragma once
 
 #include <troupe/app.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/cluster.hpp>
+#include <troupe/config/scaling.hpp>
 #include <troupe/serving/served_model.hpp>
 
 #include <chrono>

@@ -4,7 +4,7 @@
 #include <troupe/error.hpp>
 #include <troupe/messages/trainer.hpp>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>

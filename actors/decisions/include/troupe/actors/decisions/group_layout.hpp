@@ -1,7 +1,6 @@
 #pragma once
 
 #include <troupe/actors/decisions/placement.hpp>
-#include <troupe/config.hpp>
 #include <troupe/messages/regroup.hpp>
 
 #include <cstdint>

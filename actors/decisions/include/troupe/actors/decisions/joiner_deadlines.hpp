@@ -1,7 +1,7 @@
 #pragma once
 
 #include <troupe/actors/decisions/worker_table.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/failure.hpp>
 #include <troupe/error.hpp>
 
 #include <chrono>

@@ -2,7 +2,7 @@
 
 #include <troupe/actors/decisions/node_health.hpp>
 #include <troupe/actors/decisions/placement.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/scaling.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/node.hpp>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/config.hpp>
+#include <troupe/config/scaling.hpp>
 #include <troupe/error.hpp>
 #include <troupe/inspect.hpp>
 #include <troupe/messages/node.hpp>

@@ -10,7 +10,9 @@
 #include <troupe/actors/decisions/silent_peers.hpp>
 #include <troupe/actors/decisions/staging_groups.hpp>
 #include <troupe/actors/decisions/worker_table.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/failure.hpp>
+#include <troupe/config/run.hpp>
+#include <troupe/config/scaling.hpp>
 #include <troupe/messages/commands.hpp>
 #include <troupe/messages/regroup.hpp>
 #include <troupe/messages/staging.hpp>

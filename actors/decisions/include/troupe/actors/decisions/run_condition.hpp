@@ -1,6 +1,6 @@
 #pragma once
 
-#include <troupe/config.hpp>
+#include <troupe/config/scaling.hpp>
 #include <troupe/result.hpp>
 #include <troupe/types.hpp>
 

@@ -8,7 +8,9 @@
 #include <troupe/actors/decisions/plan_comparison.hpp>
 #include <troupe/actors/decisions/run_actions.hpp>
 #include <troupe/actors/decisions/run_attempt.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/failure.hpp>
+#include <troupe/config/run.hpp>
+#include <troupe/config/scaling.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/node.hpp>
 #include <troupe/messages/regroup.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <troupe/actors/decisions/run_end.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/scaling.hpp>
 #include <troupe/inspect.hpp>
 
 #include <cstddef>

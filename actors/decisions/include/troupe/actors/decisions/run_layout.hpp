@@ -3,7 +3,8 @@
 #include <troupe/actors/decisions/group_layout.hpp>
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/actors/decisions/run_actions.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/run.hpp>
+#include <troupe/config/scaling.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/node.hpp>
 #include <troupe/messages/regroup.hpp>

@@ -3,7 +3,7 @@
 #include <troupe/actors/decisions/goodput_meter.hpp>
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/actors/decisions/progress_meter.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/run.hpp>
 #include <troupe/inspect.hpp>
 #include <troupe/messages/checkpoint.hpp>
 #include <troupe/messages/worker.hpp>

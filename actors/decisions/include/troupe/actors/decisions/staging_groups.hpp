@@ -2,6 +2,7 @@
 
 #include <troupe/actors/decisions/run_actions.hpp>
 #include <troupe/actors/decisions/worker_table.hpp>
+#include <troupe/config/run.hpp>
 #include <troupe/messages/staging.hpp>
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include <troupe/actors/decisions/placement.hpp>
 #include <troupe/collectives/device_offer.hpp>
-#include <troupe/config.hpp>
+#include <troupe/config/run.hpp>
 #include <troupe/error.hpp>
 #include <troupe/messages/begin.hpp>
 #include <troupe/messages/regroup.hpp>

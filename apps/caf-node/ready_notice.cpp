@@ -15,11 +15,13 @@ void notify_ready() {
   if (path == nullptr || std::strlen(path) >= sizeof(address.sun_path))
     return;
   address.sun_family = AF_UNIX;
-  std::strcpy(address.sun_path, path);
+  std::memcpy(address.sun_path, path, std::strlen(path));
   // A name that is in no directory begins with a zero byte.
   if (address.sun_path[0] == '@')
     address.sun_path[0] = '\0';
   const auto socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (socket < 0)
+    return;
   constexpr std::string_view state = "READY=1";
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
   // systemd notices a service that never says so.

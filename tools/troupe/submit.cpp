@@ -38,6 +38,7 @@ constexpr auto lock_wait = 180s;
 enum class engine : std::uint8_t { systemd, slurm, kubernetes };
 
 struct submit_arguments {
+  std::string engine_name;
   engine on = engine::systemd;
   std::string host;
   /// By which name whoever has sent this here calls this host.
@@ -48,6 +49,7 @@ struct submit_arguments {
   fs::path directory = ".";
   std::map<std::string, std::string> environment;
   trainer_config run;
+  double wait_seconds = 0;
   std::string resume = "auto";
   std::vector<std::string> sbatch;
   kubernetes_options kubernetes;
@@ -366,13 +368,7 @@ void add_submit(CLI::App& app, command& chosen) {
   auto* added =
       app.add_subcommand("submit", "Hand a program to systemd, Slurm or Kubernetes, which starts it, and starts it "
                                    "again until it has ended: submit --on ENGINE [OPTIONS] PROGRAM [ARGUMENT...]");
-  added
-      ->add_option_function<std::string>(
-          "--on",
-          [given](const std::string& word) {
-            given->on = word == "systemd" ? engine::systemd : word == "slurm" ? engine::slurm : engine::kubernetes;
-          },
-          "The engine")
+  added->add_option("--on", x.engine_name, "The engine")
       ->required()
       ->check(CLI::IsMember({"systemd", "slurm", "kubernetes"}))
       ->type_name("ENGINE");
@@ -403,12 +399,8 @@ void add_submit(CLI::App& app, command& chosen) {
                    "Also copy checkpoints and results to this directory, or to rclone:REMOTE:PATH")
       ->type_name("PLACE");
   apps::add_time_limit(*added, x.run.run);
-  added->add_option_function<double>(
-      "--wait",
-      [given](double seconds) {
-        given->run.scaling.wait_for_resources = std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1000)};
-      },
-      "Seconds to wait at the start for resources that other runs have leased");
+  added->add_option("--wait", x.wait_seconds, "Seconds to wait at the start for resources that other runs have leased")
+      ->check(CLI::Range(0.0, 1e9));
   added
       ->add_option("--resume", x.resume,
                    "What the job's first start does with a run of this name: auto, restart, never or required. "
@@ -451,6 +443,11 @@ void add_submit(CLI::App& app, command& chosen) {
     if (words.front().starts_with('-'))
       throw CLI::ValidationError{words.front(),
                                  "there is no such option of submit; those of the program follow its name"};
+    given->on = given->engine_name == "systemd" ? engine::systemd
+                : given->engine_name == "slurm" ? engine::slurm
+                                                : engine::kubernetes;
+    given->run.scaling.wait_for_resources =
+        std::chrono::milliseconds{static_cast<std::int64_t>(given->wait_seconds * 1000)};
     given->program = words.front();
     given->arguments.assign(words.begin() + 1, words.end());
     chosen = [given] { return submit(*given); };

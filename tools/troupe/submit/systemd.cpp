@@ -120,6 +120,8 @@ std::optional<std::string> let_linger() {
 
 bool is_free(std::uint16_t port) {
   const auto socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0)
+    return false;
   auto address = sockaddr_in{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);

@@ -127,8 +127,6 @@ std::string why_gone(const runtime::run_access& run, const error& noticed) {
   return absent != nullptr ? absent->text : noticed.message;
 }
 
-} // namespace
-
 /// The job that a run belongs to, as its driver has written it.
 std::optional<submitted_job> job_of(const std::filesystem::path& run) {
   auto in = std::ifstream{run / "run.json"};
@@ -158,11 +156,12 @@ expected<bool> end_in_engine(const std::optional<submitted_job>& job) {
 int stop_absent(const run_choice& which, const runtime::run_access& run, const absent_driver& absent,
                 std::optional<submitted_job> job) {
   const auto is_ended = absent.why == absence::ended;
-  if (!job || is_ended)
-    job = find_job(run.directory().string());
-  if (is_ended && job && state_of(*job) != job_state::waits)
-    job.reset();
-  const auto ended = end_in_engine(job);
+  const auto by_name = find_job(run.directory().string());
+  if (is_ended)
+    job = by_name && state_in_engine(*by_name) == job_state::waits ? by_name : std::nullopt;
+  auto ended = end_in_engine(job);
+  if (!is_ended && ended && !*ended)
+    ended = end_in_engine(by_name);
   if (!ended) {
     std::ignore = trouble("stop", ended.error().message);
     if (!is_ended)
@@ -178,7 +177,7 @@ expected<void> conclude(const submitted_job& job, bool has_ended_well) {
   if (job.engine == "kubernetes" && has_ended_well)
     return {};
   for (const auto end = std::chrono::steady_clock::now() + 10s; std::chrono::steady_clock::now() < end;) {
-    const auto state = state_of(job);
+    const auto state = state_in_engine(job);
     if (state == job_state::gone && has_ended_well)
       return {};
     if (state == job_state::waits || !has_ended_well) {
@@ -190,6 +189,8 @@ expected<void> conclude(const submitted_job& job, bool has_ended_well) {
   // It has more to do than this run.
   return {};
 }
+
+} // namespace
 
 int stop(const stop_arguments& given) {
   const auto run = open_run(given.which);

@@ -72,6 +72,6 @@ class submission_lock {
 
 /// What an engine does with a job.
 enum class job_state : std::uint8_t { unknown, waits, runs, gone };
-[[nodiscard]] job_state state_of(const submitted_job& job);
+[[nodiscard]] job_state state_in_engine(const submitted_job& job);
 
 } // namespace troupe::tool

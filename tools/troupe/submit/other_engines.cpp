@@ -111,14 +111,15 @@ std::optional<submitted_job> find_job(const std::string& run) {
   return std::nullopt;
 }
 
-job_state state_of(const submitted_job& job) {
+job_state state_in_engine(const submitted_job& job) {
   if (job.engine.starts_with("systemd"))
     return state_of_unit(job.id);
   if (job.engine != "slurm")
     return job_state::unknown;
   const auto queued = run_command({"squeue", "--noheader", "--jobs", job.id, "--format=%T"}, {.captures = true});
   const auto state = queued && queued->code == 0 ? first_word(queued->out) : std::string{};
-  return state.empty() ? job_state::gone : state == "RUNNING" ? job_state::runs : job_state::waits;
+  const auto waits = state == "PENDING" || state.starts_with("REQUEUE") || state == "SPECIAL_EXIT";
+  return state.empty() ? job_state::gone : waits ? job_state::waits : job_state::runs;
 }
 
 expected<std::optional<std::string>> end_job(const submitted_job& job) {

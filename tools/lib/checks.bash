@@ -97,7 +97,7 @@ heavy_headers() {
   # shellcheck disable=SC2016 # for awk
   all_sources | grep '\.hpp$' | grep -v '^tests/' \
     | xargs awk '/^#include <(nlohmann\/json\.hpp|caf\/|CLI\/|httplib|torch\/|ATen\/)/ && !/fwd\.hpp/ {
-        library = $2; sub(/^</, "", library); sub(/[\/.].*/, "", library); print library, FILENAME }' | sort -u
+        library = $2; sub(/^</, "", library); sub(/[\/.].*/, "", library); print library, FILENAME }' | LC_ALL=C sort -u
 }
 
 # check_heavy_headers: only the headers that tools/heavy_headers.txt names include such libraries, so that a change compiles while one waits.

@@ -248,8 +248,9 @@ expected<submitted> print_for_kubernetes(submission job, const submit_arguments&
   if (given.kubernetes.image.empty())
     return fail(errc::invalid_argument,
                 "--image: which image has the program? tools/package --image makes one of Troupe's");
-  for (const auto& each : {job.name, given.kubernetes.name_space, given.kubernetes.secret})
-    TROUPE_TRY(validate_kubernetes_name(each));
+  TROUPE_TRY(validate_kubernetes_name("--name", job.name));
+  TROUPE_TRY(validate_kubernetes_name("--namespace", given.kubernetes.name_space));
+  TROUPE_TRY(validate_kubernetes_name("--secret", given.kubernetes.secret));
   job.program = given.program;
   job.directory = "/runs";
   job.job.job.id = given.kubernetes.name_space + "/" + job.name;
@@ -315,8 +316,8 @@ std::vector<std::string> options_there(const submit_arguments& given, const std:
   add("--mirror", run.checkpoint.mirror.to);
   if (run.run.time_limit.count() > 0)
     add("--time-limit", std::to_string(run.run.time_limit.count() / 1000));
-  if (run.scaling.wait_for_resources.count() > 0)
-    add("--wait", std::to_string(run.scaling.wait_for_resources.count() / 1000));
+  if (given.wait_seconds > 0)
+    add("--wait", fmt::format("{}", given.wait_seconds));
   add("--resume", given.resume);
   for (const auto& each : given.sbatch)
     result.push_back("--sbatch=" + each);

@@ -125,9 +125,9 @@ TEST_CASE("bash reads back from a batch script what the job is") {
 
 TEST_CASE("names that Kubernetes does not take are refused") {
   for (const auto* name : {"night", "a", "run-7"})
-    CHECK(validate_kubernetes_name(name));
+    CHECK(validate_kubernetes_name("--name", name));
   for (const auto* name : {"", "Night", "a.b", "-a", "a-", "a_b", "0123456789012345678901234567890123456789x"})
-    CHECK_FALSE(validate_kubernetes_name(name));
+    CHECK_FALSE(validate_kubernetes_name("--name", name));
 }
 
 TEST_CASE("YAML reads back from a manifest what the job is, and nothing is left to replace") {

@@ -76,7 +76,7 @@ std::string kubernetes_manifest(const submission& job, const kubernetes_options&
   return result;
 }
 
-expected<void> validate_kubernetes_name(const std::string& name) {
+expected<void> validate_kubernetes_name(const std::string& option, const std::string& name) {
   constexpr std::size_t longest = 40;
   const auto is_alphanumeric = [](unsigned char each) {
     return std::isdigit(each) != 0 || (each >= 'a' && each <= 'z');
@@ -86,9 +86,9 @@ expected<void> validate_kubernetes_name(const std::string& name) {
       std::ranges::all_of(name, [&](unsigned char each) { return is_alphanumeric(each) || each == '-'; });
   if (is_good)
     return {};
-  return fail(errc::invalid_argument,
-              fmt::format("--name {}: a job of Kubernetes has a name of at most {} small letters, digits and '-'", name,
-                          longest));
+  return fail(
+      errc::invalid_argument,
+      fmt::format("{} {}: Kubernetes takes at most {} small letters, digits and '-' here", option, name, longest));
 }
 
 } // namespace troupe::tool

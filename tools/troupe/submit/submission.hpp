@@ -92,7 +92,7 @@ struct kubernetes_options {
 /// Service, StatefulSet of caf-nodes, claim and Job, for `kubectl apply -f -`.
 [[nodiscard]] std::string kubernetes_manifest(const submission& job, const kubernetes_options& options);
 
-/// Fails unless Kubernetes takes the name for a job and its pods.
-[[nodiscard]] expected<void> validate_kubernetes_name(const std::string& name);
+/// Fails, naming the option, unless Kubernetes takes the name for a job and its pods, a namespace or a secret.
+[[nodiscard]] expected<void> validate_kubernetes_name(const std::string& option, const std::string& name);
 
 } // namespace troupe::tool

@@ -254,7 +254,11 @@ std::optional<submitted_job> find_systemd_job(const std::string& name, const fs:
   if (text.find(runtime::job_variable) == std::string::npos || at == std::string::npos)
     return std::nullopt;
   const auto begin = at + key.size();
-  if (!above.empty() && !is_above(text.substr(begin, text.find('\n', begin) - begin), above))
+  auto directory = text.substr(begin, text.find('\n', begin) - begin);
+  // As the unit's writer has doubled them.
+  for (auto sign = directory.find("%%"); sign != std::string::npos; sign = directory.find("%%", sign + 1))
+    directory.erase(sign, 1);
+  if (!above.empty() && !is_above(directory, above))
     return std::nullopt;
   return submitted_job{std::string{engine_of(manager)}, unit_of(name), {}, {}};
 }
